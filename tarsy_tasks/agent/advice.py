@@ -13,6 +13,7 @@ from tarsy_tasks.agent.selection import Selection
 from tarsy_tasks.agent.tool_list import ToolList
 from tarsy_tasks.errors import ToolNameError
 from tarsy_tasks.methods import METHODS
+from tarsy_tasks.models import ToolDefinition
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -72,6 +73,14 @@ class Adviser:
         if self._policy is not None:
             return Permission(True, "The policy permits it, and the worker's policy decides.", "policy")
         return Permission(True, "Nothing is known here that denies it; the worker decides.", "nothing")
+
+    def permits(self, tool: ToolDefinition) -> bool:
+        """Whether the policy permits a tool of the list to this agent, as far as this process knows.
+
+        Raises:
+            ConfigError: The policy that this process finds is wrong.
+        """
+        return self._policy is None or self._policy.deny_name(self._agent, tool.server, tool.tool) is None
 
     @cached_property
     def _policy(self) -> "Policy | None":

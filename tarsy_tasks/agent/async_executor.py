@@ -22,7 +22,7 @@ from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, bu
 from tarsy_tasks.agent.tool_list import ToolList
 from tarsy_tasks.call_events import CallEvent
 from tarsy_tasks.methods import LIST_RESOURCE_TEMPLATES, LIST_RESOURCES
-from tarsy_tasks.models import ResultPart, ToolCall, ToolResult
+from tarsy_tasks.models import ResultPart, ToolCall, ToolDefinition, ToolResult
 from tarsy_tasks.priorities import Priority
 from tarsy_tasks.resources import ResourceDefinition, ResourceResult, ResourceTemplate, Values, read_listed
 
@@ -109,6 +109,11 @@ class AsyncToolExecutor(BaseExecutor):
     ) -> ResourceResult:
         """As `ToolExecutor.read_resource`. When the awaiting task is cancelled, so is the read."""
         return ResourceResult.of(await self._answer(self._read(resource, server, values)))
+
+    async def search(self, text: str, limit: int = 8) -> list[ToolDefinition]:
+        """As `ToolExecutor.search`. It runs in a thread, because the first one builds the index."""
+        listed = self._lister.last or await self.list_tools()
+        return await asyncio.to_thread(listed.search, text, limit=limit, permits=self._adviser.permits)
 
     async def can_execute(self, name: str) -> Permission:
         """As `ToolExecutor.can_execute`."""

@@ -264,6 +264,25 @@ class ToolExecutor(BaseExecutor):
         """
         return ResourceResult.of(self._read(resource, server, values).answered.result())
 
+    def search(self, text: str, limit: int = 8) -> list[ToolDefinition]:
+        """The tools that fit a text best, best first: what to do, in words, such as `restart a deployment`.
+
+        It searches the last list; if there is none yet, it lists the tools first. Tools that `can_execute` knows to be
+        denied are left out. See docs/tool-search.md.
+
+        Args:
+            text: Only its words count, and at most 24 of them; it may be of any length.
+            limit: How many tools at most.
+
+        Raises:
+            BrokerUnavailable: As `list_tools`.
+            ConfigError: The policy that this process finds is wrong.
+            ValueError: `text` is not a string, or `limit` not a positive integer.
+            RuntimeError: The SQLite of this Python was built without FTS5.
+        """
+        listed = self._lister.last or self.list_tools()
+        return listed.search(text, limit=limit, permits=self._adviser.permits)
+
     def can_execute(self, name: str) -> Permission:
         """Whether a call of a tool would be permitted, and why; true or false.
 

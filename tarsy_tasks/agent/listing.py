@@ -65,8 +65,11 @@ class ToolLister:
             selected = self.selection.tool_filter.get(server, frozenset())
             if missing := selected - {tool.tool for tool in listing.tools}:
                 failed[server] = f"it has no tool {', '.join(sorted(missing))}"
-        self.last = ToolList([*tools, *self.find_own_tools()], dict(sorted(failed.items())), instructions)
-        return self.last
+        listed = ToolList([*tools, *self.find_own_tools()], dict(sorted(failed.items())), instructions)
+        if self.last is not None:
+            listed.take_index(self.last)
+        self.last = listed
+        return listed
 
     async def _ask(self, server: str, deadline: float) -> ToolListing:
         """Raises `TarsyTasksError`."""

@@ -4,11 +4,15 @@ Owns the snapshot that `list_tools` returns. The definitions come from the worke
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from operator import attrgetter
-from typing import cast, overload
+from typing import TYPE_CHECKING, cast, overload
 
 from tarsy_tasks.agent.prompt import write_prompt
 from tarsy_tasks.models import ToolDefinition
+
+if TYPE_CHECKING:
+    from tarsy_tasks.agent.tool_index import ToolIndex
 
 __all__ = ["ToolList"]
 
@@ -44,7 +48,11 @@ class ToolList(Sequence[ToolDefinition]):
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, ToolList):
-            return vars(self) == vars(other)
+            return (self._tools, self.failed_servers, self.instructions) == (
+                other._tools,
+                other.failed_servers,
+                other.instructions,
+            )
         return list(self._tools) == list(cast("Sequence[object]", other)) if isinstance(other, (list, tuple)) else False
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
@@ -52,6 +60,39 @@ class ToolList(Sequence[ToolDefinition]):
     def __repr__(self) -> str:
         names = ", ".join(tool.name for tool in self._tools)
         return f"<ToolList: {names or 'no tools'}; failed servers: {', '.join(self.failed_servers) or 'none'}>"
+
+    def search(
+        self, text: str, *, limit: int = 8, permits: Callable[[ToolDefinition], bool] | None = None
+    ) -> list[ToolDefinition]:
+        """The tools that fit a text best, best first: what to do, in words, such as `restart a deployment`.
+
+        Names, descriptions and parameters are searched, in English; only words count, and at most the first 24 of them
+        in the first 4,000 characters. The index is built by the first search.
+
+        Args:
+            limit: How many tools at most.
+            permits: Tools for which it is false are left out. None: all count.
+
+        Raises:
+            ValueError: `text` is not a string, or `limit` not a positive integer.
+            RuntimeError: The SQLite of this Python was built without FTS5.
+        """
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"text must be a string that says what to do, not {type(text).__name__}")
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"limit must be a positive number of tools, not {limit!r:.80}")
+        return self._index.search(text, limit, permits)
+
+    def take_index(self, earlier: "ToolList") -> None:
+        """Use the index of an earlier list, if it has one of the same tools."""
+        if "_index" in vars(earlier) and earlier._tools == self._tools:
+            vars(self)["_index"] = earlier._index
+
+    @cached_property
+    def _index(self) -> "ToolIndex":
+        from tarsy_tasks.agent.tool_index import ToolIndex  # most agents never search
+
+        return ToolIndex(self._tools)
 
     def prompt_section(self, *, tools: bool = True, name_of: Callable[[ToolDefinition], str] | None = None) -> str:
         """Text for a system prompt: each server with its instructions and tools, then the servers that failed.

@@ -1,7 +1,7 @@
-"""`tarsy-tasks tools`: list the servers' tools, show what changed, approve changes."""
+"""`tarsy-tasks tools`: list and search the servers' tools, show what changed, approve changes."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -14,7 +14,8 @@ from tarsy_tasks.cli.output import busy, console, json_option, notes, print_json
 from tarsy_tasks.telemetry.printable import make_visible
 
 if TYPE_CHECKING:
-    from tarsy_tasks.catalogue import ToolDiff
+    from tarsy_tasks import ToolDefinition, ToolList
+    from tarsy_tasks.catalogue import ListedServer, ToolDiff
 
 __all__ = ["tools"]
 
@@ -23,7 +24,7 @@ _COLOURS = {"+": "green", "-": "red"}
 
 @click.group()
 def tools() -> None:
-    """List, compare and approve the tools of the MCP servers."""
+    """List, search, compare and approve the tools of the MCP servers."""
 
 
 @tools.command("list")
@@ -36,31 +37,13 @@ def list_tools(servers: tuple[str, ...], timeout_s: float, *, live: bool, as_jso
 
     Servers that are not in the catalogue yet are asked live. Exit code 3 when one of them does not answer.
     """
-    # Not above: the completion of a shell imports this module, too.
-    from tarsy_tasks import ToolExecutor
-    from tarsy_tasks.catalogue import ToolCatalogue
-    from tarsy_tasks.cli.health import selected_servers
-    from tarsy_tasks.health import statuses
+    from tarsy_tasks.health import statuses  # not above: the completion of a shell imports this module, too
 
-    names = selected_servers(servers)
-    listed = {} if live else ToolCatalogue(names, app=tarsy_tasks.app).servers()
-    found = {name: list(listed[name].listing.tools) for name in names if name in listed}
-    failed: dict[str, str] = {}
-    if asked := [name for name in names if name not in listed]:
-        with ToolExecutor(asked, timeout_s=timeout_s, app=tarsy_tasks.app) as executor:
-            with busy(f"asking the workers for the tools of {', '.join(asked)}"):
-                tools = executor.list_tools()
-            for tool in tools:
-                found.setdefault(tool.server, []).append(tool)
-            failed = tools.failed_servers
-    ordered = [tool for name in names for tool in found.get(name, [])]
+    listed, tools = _find_tools(servers, timeout_s, live=live)
     if as_json:
-        print_json({"tools": [tool.model_dump(mode="json") for tool in ordered], "failed_servers": failed})
+        _print_json(tools, tools)
     else:
-        rows = [(tool.name, " ".join(tool.input_schema.get("properties", {})), tool.description) for tool in ordered]
-        print_table(("tool", "arguments", "description"), rows, nothing="no tools")
-        for server, why in failed.items():
-            notes.print(f"{server}: {why}", style="red")
+        _print_tools(tools, tools)
         for server in listed:
             for tool, why in listed[server].listing.left_out.items():
                 text = f"{server}: the tool {tool!r} is not valid in MCP, and cannot be called: {why}"
@@ -71,10 +54,41 @@ def list_tools(servers: tuple[str, ...], timeout_s: float, *, live: bool, as_jso
             if not health.healthy:
                 notes.print(f"this list may be outdated: {health.warning}", style="yellow")
     if console.is_terminal:
-        configured = tarsy_tasks.app.mcp_config.enabled_servers
-        remember_names(configured, {name: [tool.tool for tool in each] for name, each in found.items()})
-    if failed:
+        names: dict[str, list[str]] = {name: [] for name in listed}
+        for tool in tools:
+            names.setdefault(tool.server, []).append(tool.tool)
+        remember_names(tarsy_tasks.app.mcp_config.enabled_servers, names)
+    if tools.failed_servers:
         raise click.exceptions.Exit(UNAVAILABLE)
+
+
+@tools.command("search")
+@click.argument("words", metavar="TEXT...", nargs=-1, required=True)
+@click.option(
+    "--server", "servers", multiple=True, shell_complete=complete_server, help="Only of this server; repeatable."
+)
+@click.option("--limit", default=8, show_default=True, type=click.IntRange(min=1), help="How many tools at most.")
+@click.option("--live", is_flag=True, help="Ask the workers instead of reading the catalogue in Redis.")
+@click.option("--timeout", "timeout_s", default=30.0, show_default=True, help="Seconds to wait for the workers.")
+@json_option
+def search_tools(
+    words: tuple[str, ...], servers: tuple[str, ...], limit: int, timeout_s: float, *, live: bool, as_json: bool
+) -> None:
+    """Search the tools by what they do, best first, such as `tools search restart a deployment`.
+
+    Servers that are not in the catalogue yet are asked live. Exit code 1 when nothing was found, 3 when a server does
+    not answer.
+    """
+    _, tools = _find_tools(servers, timeout_s, live=live)
+    found = tools.search(" ".join(words), limit=limit)
+    if as_json:
+        _print_json(found, tools)
+    else:
+        _print_tools(found, tools)
+    if tools.failed_servers:
+        raise click.exceptions.Exit(UNAVAILABLE)
+    if not found:
+        raise click.exceptions.Exit(FAILED)
 
 
 @tools.command("diff")
@@ -164,6 +178,45 @@ def approve(names: tuple[str, ...], listing: str | None, *, yes: bool, as_json: 
     for server, diff in approved.items():
         _print_diff(server, diff)
         click.echo(make_visible(f"{server}: approved {diff}" if diff else f"{server}: nothing to approve"))
+
+
+def _find_tools(
+    servers: tuple[str, ...], timeout_s: float, *, live: bool
+) -> "tuple[dict[str, ListedServer], ToolList]":
+    """The tools in the catalogue, and those of servers that are not in it, which workers are asked for.
+
+    Returns:
+        What the catalogue has, by server; all tools, in the order of the servers.
+    """
+    from tarsy_tasks import ToolExecutor, ToolList
+    from tarsy_tasks.catalogue import ToolCatalogue
+    from tarsy_tasks.cli.health import selected_servers
+
+    names = selected_servers(servers)
+    listed = {} if live else ToolCatalogue(names, app=tarsy_tasks.app).servers()
+    found = {name: list(listed[name].listing.tools) for name in names if name in listed}
+    failed: dict[str, str] = {}
+    if asked := [name for name in names if name not in listed]:
+        with ToolExecutor(asked, timeout_s=timeout_s, app=tarsy_tasks.app) as executor:
+            with busy(f"asking the workers for the tools of {', '.join(asked)}"):
+                answered = executor.list_tools()
+            for tool in answered:
+                found.setdefault(tool.server, []).append(tool)
+            failed = answered.failed_servers
+    return listed, ToolList((tool for name in names for tool in found.get(name, [])), failed, {})
+
+
+def _print_json(shown: "Sequence[ToolDefinition]", listed: "ToolList") -> None:
+    print_json(
+        {"tools": [tool.model_dump(mode="json") for tool in shown], "failed_servers": listed.failed_servers},
+    )
+
+
+def _print_tools(shown: "Sequence[ToolDefinition]", listed: "ToolList") -> None:
+    rows = [(tool.name, " ".join(tool.input_schema.get("properties", {})), tool.description) for tool in shown]
+    print_table(("tool", "arguments", "description"), rows, nothing="no tools")
+    for server, why in listed.failed_servers.items():
+        notes.print(f"{server}: {why}", style="red")
 
 
 def _ask(diffs: "Mapping[str, ToolDiff]") -> None:

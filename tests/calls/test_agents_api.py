@@ -72,6 +72,7 @@ def test_an_asyncio_agent_may_write_the_same() -> None:
             results = await tools.execute_many([("nowhere.echo", {}), ("desk.echo", "text: x")])
             assert [result.outcome for result in results] == [Outcome.REJECTED, Outcome.OK]
             listed = await tools.list_tools()
+            assert (await tools.search("how much does it cost", limit=1))[0].name == "desk.quote"
             assert await tools.prompt_section(tools=False) == listed.prompt_section(tools=False)
 
     asyncio.run(run())
@@ -83,6 +84,16 @@ def test_a_result_that_is_no_result_can_be_raised() -> None:
         with pytest.raises(OutcomeError) as caught:
             tools.execute("desk.order", {"item": "unicorn", "count": 1}).raise_for_outcome()
     assert caught.value.result.error_code is ErrorCode.TOOL_ERROR
+
+
+def test_tools_are_found_by_what_they_do() -> None:
+    with ToolExecutor(timeout_s=20) as tools:
+        [found] = tools.search("place an order", limit=1)  # lists them first
+        assert found in tools.list_tools()
+        assert tools.search("place an order", limit=1) == [found]
+        with pytest.raises(ValueError, match="limit"):
+            tools.search("place an order", limit=0)
+    assert found.name == "desk.order"
 
 
 def test_a_list_of_tools_is_a_snapshot() -> None:

@@ -52,6 +52,8 @@ def test_call_takes_a_json_object_and_prints_json(worker: Worker) -> None:
         (["call", "nowhere.echo"], 1, "desk"),
         (["call", "desk.wait", "seconds=20", "--timeout", "3"], 4, "may have run"),
         (["tools", "list", "nowhere"], 2, "desk"),
+        (["tools", "search", "zebra"], 1, "no tools"),
+        (["tools", "search", "zebra", "--limit", "0"], 2, "--limit"),
         (["call"], 2, "SERVER.TOOL"),
         (["nonsense"], 2, "nonsense"),
         (["tool", "list"], 2, "Did you mean 'tools'?"),
@@ -71,6 +73,15 @@ def test_tools_list_shows_every_tool(worker: Worker) -> None:
     as_json = json.loads(run_command("tools", "list", "desk", "--json", environment=worker.environment).stdout)
     assert as_json["failed_servers"] == {}
     assert {tool["server"] for tool in as_json["tools"]} == {"desk"}
+
+
+def test_tools_search_shows_the_best_first(worker: Worker) -> None:
+    done = run_command("tools", "search", "place", "an", "order", "--limit", "2", environment=worker.environment)
+    assert done.returncode == 0, done
+    assert done.stdout.splitlines()[0].split("\t")[0] == "desk.order"
+    words = ("tools", "search", "order", "--server", "desk", "--live", "--json")
+    as_json = json.loads(run_command(*words, environment=worker.environment).stdout)
+    assert as_json["tools"][0]["name"] == "desk.order"
 
 
 def test_servers_shows_what_is_configured(worker: Worker) -> None:

@@ -256,3 +256,23 @@ def test_a_worker_does_not_start_with_a_wrong_policy(worker: Worker, tmp_path: P
     done = run_forked(["-m", "celery", "-A", "tarsy_tasks", "worker"], environment, tmp_path)
     assert done.returncode == 2
     assert "agents.sre.alow: unknown key; did you mean `allow`?" in done.stderr
+
+
+def test_a_search_finds_only_what_the_agent_may_call(
+    apps: dict[str, TarsyApp], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(tools: ToolExecutor) -> list[str]:
+        return [tool.name for tool in tools.search("order some item, or its quote", limit=20)]
+
+    with ToolExecutor(["desk"], timeout_s=60, app=apps["sre"]) as tools:
+        assert "desk.quote" in find(tools)
+        assert "desk.order" not in find(tools)
+    with ToolExecutor(["desk"], tool_filter={"desk": ["label"]}, timeout_s=60, app=apps["sre"]) as tools:
+        assert find(tools) == ["desk.label"]
+    stricter = tmp_path / "policy.json"
+    stricter.write_text(json.dumps({"agents": {"sre": {"deny": ["*.quote"]}, "*": {}}}))
+    monkeypatch.setenv("TARSY_POLICY", str(stricter))
+    with ToolExecutor(["desk"], timeout_s=60, app=apps["sre"]) as tools:
+        assert "desk.quote" in [tool.name for tool in tools.list_tools()]
+        assert find(tools)
+        assert "desk.quote" not in find(tools)
