@@ -15,6 +15,7 @@ from tests.adapters.provider import provider_on_loopback
 from tests.cli.commands import run_command, run_forked
 from tests.conftest import StartWorker
 from tests.docs.blocks import DOCS, PAGES, Block, name_of, read_blocks, read_commands
+from tests.processes import DEMO_SERVER
 from tests.warm_start import warm_command
 
 TUTORIAL = DOCS / "tutorial.md"
@@ -60,6 +61,7 @@ def environment(directory: Path, start_worker: StartWorker) -> Iterator[dict[str
             servers[name] = {"url": server.url}
         [written] = json.loads((directory / "mcp.json").read_text())["mcpServers"].items()
         assert written == ("stock", {"command": "python", "args": ["server.py"]})
+        servers["desk"] = DEMO_SERVER
         servers["stock"] = {**warm_command("server.py"), "cwd": str(directory)}
         yield start_worker(servers).environment
 
