@@ -35,7 +35,9 @@ def find_in_html_tables(text: str) -> Iterator[Edit]:
             content = _TEXT.match(text, *cell.span("text"))
             said = content[1] if content else ""
             if cell["tag"].lower() == "th":
-                names = [said] if column == 0 else [*names, said]
+                if column == 0:
+                    names = []
+                names.append(said)
                 rows = 0
             elif content is not None and column < len(names) and rows <= _MAX_ROWS:
                 strength = rate_name(names[column])
