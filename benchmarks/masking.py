@@ -217,6 +217,7 @@ def parts_us(text: str) -> tuple[float, float, float]:
     """CPU of one call's masking of its result, of its entry in the audit, and of what is masked whatever is configured,
     by themselves."""
     from tarsy_tasks.broker.clock import RedisClock
+    from tarsy_tasks.broker.deliveries import Delivery
     from tarsy_tasks.broker.messages import CallMessage
     from tarsy_tasks.settings import Settings
     from tarsy_tasks.worker.calls.content import build_result
@@ -235,8 +236,10 @@ def parts_us(text: str) -> tuple[float, float, float]:
     answer = build_result(result, build_masker(), call_id="c", name="desk.echo", attempts=1, duration_s=0.01)
     message = CallMessage(["desk", "echo", {"text": text}, {"call_id": "1", "sent_at": time.time()}], {})
 
+    delivery = Delivery("5b0d7437-4b5a-4d9b-8a43-0f1f5b8a1f35", "mcp.desk")
+
     def write_entry() -> None:
-        record = audit.open_record("5b0d7437-4b5a-4d9b-8a43-0f1f5b8a1f35", message, "mcp.desk")
+        record = audit.open_record(delivery.tag, message, delivery)
         record.picked_up_at = time.monotonic()
         record.write("SUCCESS", answer, len(text))
 
