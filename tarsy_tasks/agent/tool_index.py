@@ -5,7 +5,7 @@ who may call what: its caller says which tools count.
 
 The order is that of BM25, times the square root of the share of the query that a tool has. Rows of synonyms are added
 to the tools, not to the query: so what a word counts for a tool is known when the index is built, and a word that means
-the same as many others counts little. FTS5 gives only the stems: its `bm25` counts anew for every tool that has any of
+the same as many others counts little. FTS5 gives only the stems: its `bm25` counts again for every tool that has any of
 the words, which takes too long for 5,000 tools.
 """
 

@@ -85,7 +85,7 @@ class ServersFile:
 
     def _require(self, name: str, servers: Mapping[str, Any]) -> None:
         if name not in servers:
-            raise ConfigError(f"{self.path}: there is no server `{name}`; {suggest(name, servers)}")
+            raise ConfigError(f"{self.path}: server `{name}` is not in it; {suggest(name, servers)}")
 
     def _edit(self, change: Callable[[dict[str, Any]], None], digest: str | None) -> str:
         with self._locked():
@@ -132,7 +132,7 @@ class ServersFile:
             os.close(descriptor)
 
     def _read(self) -> bytes:
-        load_config(self.path)  # what is wrong already is told with its line
+        load_config(self.path)  # what is wrong already is reported with its line
         try:
             return self.path.read_bytes()
         except OSError as error:

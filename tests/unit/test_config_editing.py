@@ -87,7 +87,7 @@ def test_an_entry_that_is_not_valid_is_not_written(path: Path, name: str, entry:
 def test_a_server_that_the_policy_names_is_not_removed(path: Path) -> None:
     with pytest.raises(ConfigError, match="no such server is configured"):
         Operator(path).remove_server("desk")
-    with pytest.raises(ConfigError, match="there is no server `dsek`; did you mean `desk`"):
+    with pytest.raises(ConfigError, match="server `dsek` is not in it; did you mean `desk`"):
         Operator(path).remove_server("dsek")
 
 
