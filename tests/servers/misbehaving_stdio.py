@@ -292,6 +292,9 @@ class ClosesStdout(Server):
     def act(self, request: Message) -> None:
         os.close(1)
         say("nobody listens to me any more")
+        # Whatever else it is asked stays unanswered: an attempt would end in a traceback below its last words.
+        for _ in sys.stdin.buffer:
+            pass
 
 
 class ClosesStdin(Server):
