@@ -26,6 +26,7 @@ TRANSPORTS = {
     "streamable-http": "http",
     "streamable_http": "http",
     "streamableHttp": "http",
+    "streamable": "http",
     "sse": "sse",
     "local": "stdio",
     "remote": "",
@@ -274,7 +275,8 @@ def _follow(url: JsonValue) -> str:
     if url is None:
         return "stdio"
     path = re.split(r"[?#]", url, maxsplit=1)[0] if isinstance(url, str) else ""
-    return "sse" if path.rstrip("/").lower().endswith("/sse") else "http"
+    # A reference may end with it, as its default.
+    return "sse" if path.rstrip("/}").lower().endswith("/sse") else "http"
 
 
 def _validate_kind(transport: str, given: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ KEYS = (
 NAMES = {
     "SERVER_KEYS": KEYS,
     "TIMEOUT_KEYS": "call_s, connect_s, list_s, progress_extends, progress_limit_s, recreate_s, tools",
-    "TRANSPORTS": "http, local, remote, sse, stdio, streamable-http, streamableHttp, streamable_http",
+    "TRANSPORTS": "http, local, remote, sse, stdio, streamable, streamable-http, streamableHttp, streamable_http",
     "MASKING_NAMES": (
         "all, api_key, aws_access_key, aws_secret_key, base64_secret, base64_short, basic, certificate, "
         "certificate_authority_data, cloud, email, github_token, kubernetes, kubernetes_secret, password, private_key, "
