@@ -20,9 +20,11 @@ _HEAD_CHARS, _TAIL_CHARS = 200, 400
 """Of a longer text: what failed is said first, and why comes last, as the last line of a traceback and the advice."""
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _DISCLOSING = re.compile(
-    r"""(?xi) [a-z]*env(?:s|iron\w*)? | [a-z]*(?:secret|passw(?:or)?d|passphrase|credential|token|cookie)s?
-    | (?:api)?keys? | creds? | o?auth(?:enticat\w*|oriz\w*)? | variables? | config(?:s|uration)? | settings? | logins? | sessions? | private
-    | dump\w* | debug\w*"""
+    r"""(?xi)
+      [a-z]*env(?:s|iron\w*)? | [a-z]*(?:secret|passw(?:or)?d|passphrase|credential|token|cookie)s?
+    | (?:api)?keys? | creds? | o?auth(?:enticat\w*|oriz\w*)? | variables? | config(?:s|uration)? | settings?
+    | logins? | sessions? | private | dump\w* | debug\w*
+    """
 )
 """Words of tools that may answer with the environment of their server, or with credentials."""
 
