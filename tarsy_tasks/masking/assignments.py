@@ -58,7 +58,7 @@ _PAIRED = (
 _OPENED = r"[ \t]?\\*[\"'][ \t]*\{[ \t\r\\]*\n"
 _POSTED = r"\\*[\"'][\r\\]*\n(?:[ \t]*Content-[^\n]*\n)*[ \t\r\\]*\n"
 _HEADED = r"[ \t]*\r?\n[ \t]*(?:\r?\n[ \t]*)?(?:\d{1,2}[.)]|[-*])[ \t]"
-_EXPLICIT = r"[\"']?[ \t]*\r?\n[-+~>#|]?[ \t]*:[ \t]"
+_EXPLICIT = r"[\"']?[ \t]*\r?\n[-+~>#|]?[ \t]*:"
 _KEYED = r"(?i:key)[ \t]?[\"'`\]]*[ \t]*(?:=>|:=|[:=])[ \t]*[\"'`]?[A-Za-z0-9+/_\-.~]{20}"
 _COMMAND = r"(?:-|\b(?:(?:ENV|ARG|setenv|setx|set)[ \t]+(?:-\w+[ \t]+)*|(?:login|account)[ \t]+[\w.@\-]+\s+))"
 
@@ -164,9 +164,10 @@ def _rate(text: str, start: int, end: int, tail: re.Match[str]) -> NameMatch | N
 
 
 def _find_nested(named: NameMatch) -> Iterator[Edit]:
-    if named.tail.lastgroup == "assigned" and not named.tail[0].endswith(_COMPARING):
+    if named.tail.lastgroup in _CONTINUABLE and not named.tail[0].endswith(_COMPARING):
         for value in read_nested(named):
-            if (part := _secret_part(named, value)) is not None:
+            is_call = not value.is_quoted and named.text[value.end - 1] == "("
+            if not is_call and (part := _secret_part(named, value)) is not None:
                 yield Edit(part.start, part.end)
 
 

@@ -22,7 +22,7 @@ _LEAD = re.compile(r"[+~>#|\-]?[ \t]*(?:-[ \t]+)*[\"']?")
 """In front of a key: the sign of a diff or a comment, blanks, dashes of items, a quote."""
 _LINE_END = re.compile(r"[ \t]*(?:#[^\n]{0,200})?\r?\n")
 _KEY = re.compile(r"(?P<key>[A-Za-z_]\w{0,40})[\"']?[ \t]*(?::(?=\s)|=>?(?!=))")
-_BRACE = re.compile(r"[ \t]*\{")
+_BRACE = re.compile(r"[ \t]*(?:[&*]?[A-Za-z_][\w.]{0,60}(?=\{))?[{\[]")
 _PART = re.compile(
     r"(?P<open>[\[({])|(?P<close>[\])}])"
     r"|(?P<quote>[\"']?)(?P<key>[A-Za-z_]\w{0,40})(?P=quote)[ \t]*(?::(?!:)|=>?(?!=))"
@@ -37,8 +37,8 @@ def read_nested(named: NameMatch) -> Iterator[Value]:
         yield from _read_braces(text, brace.end())
     elif line_end := _LINE_END.match(text, position):
         line_start = text.rfind("\n", max(0, named.start - _LEAD_LIMIT), named.start) + 1
-        lead = _LEAD.fullmatch(text, line_start, named.start)
-        if lead is not None and (line_start or named.start <= _LEAD_LIMIT):
+        is_whole = named.start - line_start <= _LEAD_LIMIT
+        if is_whole and (lead := _LEAD.fullmatch(text, line_start, named.start)) is not None:
             yield from _read_lines(text, line_end.end(), _column(lead))
 
 

@@ -42,6 +42,7 @@ _LINE = re.compile(
     r"[ \t]*(?:,[ \t]*)?(?:\r?\n|\Z)"
 )
 _BLOCK_ITEM = re.compile(r"[ \t]*(?:-[ \t]+)+(?=[|>!&])")
+_BLANK_LINES = re.compile(r"(?:[ \t]*+\r?\n)++")
 _ROW = re.compile(r"[ \t]*([A-Za-z0-9\-_]{6,32}(?:[ \t]{2,}[A-Za-z0-9\-_]{6,32}){1,4})[ \t]*(?:\r?\n|\Z)")
 _WORD = re.compile(r"\S+")
 _SIGNS = re.compile(r"[\s,;|]+")
@@ -152,6 +153,8 @@ def _lines(text: str, position: int) -> Iterator[re.Match[str] | Value]:
             start, end = block
             yield Value(start, end, is_quoted=True, is_block=True)
             position = end + (start < end)
+            blank = _BLANK_LINES.match(text, position)
+            position = blank.end() if blank else position
         elif line := _LINE.match(text, position):
             yield line
             position = line.end()

@@ -31,7 +31,7 @@ _BEFORE_LIMIT = 100
 _BEFORE = re.compile(r"[+~<>#|*]?[ \t]*(?:-[ \t]+)*")
 """In front of a header that its value may be folded of: signs of diffs, comments and `curl -v`."""
 _LINE_END = re.compile(r"[ \t,;]*\r?\n")
-_PARAMETERS = r"(?:[\w.\-]++=(?:\"[^\"\r\n]*+\"|[^\s,;\"]*+)[ \t]*+[,;]?+[ \t]*+)++"
+_PARAMETERS = r"(?:[\w.\-]++=(?:\"[^\"\r\n]*+\"|[^\s,\"]*+)[ \t]*+[,;]?+[ \t]*+)++"
 _FOLDED = re.compile(
     rf"[ \t]+((?:[A-Za-z][\w\-]*[ \t]+)?(?:{_PARAMETERS}|[A-Za-z0-9+/=_.~\-]+))(?=[ \t,;]*(?:\r?\n|\Z))"
 )
@@ -78,9 +78,9 @@ def _folded_lines(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     """The lines that a value goes on in, without their indentation: RFC 9112 calls that folding. They begin with what
     is in front of the name, or as many blanks, and at least one more."""
     line_start = text.rfind("\n", max(0, start - _BEFORE_LIMIT), start) + 1
-    before = text[line_start:start]
-    if len(before) > _BEFORE_LIMIT or not _BEFORE.fullmatch(before):
+    if start - line_start > _BEFORE_LIMIT or not _BEFORE.fullmatch(text, line_start, start):
         return
+    before = text[line_start:start]
     for _ in range(_FOLDED_LINES):
         line_end = _LINE_END.match(text, end)
         if line_end is None or not (
