@@ -124,7 +124,7 @@ _READING = re.compile(
 
 
 def find_assigned(text: str, projection: bytes) -> Iterator[Edit]:
-    """The secrets of a text, from left to right; `projection` is `search.project(text)`."""
+    """The secrets of a text, in no order; `projection` is `search.project(text)`."""
     position = 0
     while (found := _search.next(projection, position)) is not None:
         name = _NAME.search(text, found)

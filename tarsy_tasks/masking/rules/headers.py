@@ -37,6 +37,7 @@ _FOLDED = re.compile(
 )
 """A token, or parameters, with or without a scheme in front; not a sentence or a field."""
 _SCHEME_ALONE = re.compile(r"[A-Za-z][\w\-]*")
+_KNOWN_SCHEME = re.compile(r"(?i)basic|bearer|digest|token|api-?key|negotiate|ntlm|oauth|hmac\S*|aws\S*|jwt|dpop|hawk")
 _BETWEEN = re.compile(r"[\s,;\"=]+")
 
 
@@ -96,20 +97,19 @@ def _folded_lines(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _find_credentials(text: str, pieces: list[tuple[int, int]]) -> Iterator[Edit]:
-    start, end = pieces[0]
+    (start, end), *below = pieces
     scheme = _SCHEME.match(text, start, end)
-    if scheme is None and len(pieces) > 1 and (start == end or _SCHEME_ALONE.fullmatch(text, start, end)):
-        # All of it is below.
-        if start < end:
-            yield from _find_parameters(text, pieces[1], is_after_scheme=True)
-            yield from _find_continued(text, pieces[2:])
-        else:
-            yield from _find_credentials(text, pieces[1:])
-        return
-    yield from _find_parameters(
-        text, (start if scheme is None else scheme.end(), end), is_after_scheme=scheme is not None
-    )
-    yield from _find_continued(text, pieces[1:])
+    if start == end and below:
+        yield from _find_credentials(text, below)
+    elif scheme is None and below and _SCHEME_ALONE.fullmatch(text, start, end):
+        # What is not known for a scheme may be a remark: `Authorization: failed`.
+        is_known = _KNOWN_SCHEME.fullmatch(text, start, end) is not None
+        yield from _find_parameters(text, below[0], is_after_scheme=is_known)
+        yield from _find_continued(text, below[1:])
+    else:
+        piece = (start if scheme is None else scheme.end(), end)
+        yield from _find_parameters(text, piece, is_after_scheme=scheme is not None)
+        yield from _find_continued(text, below)
 
 
 def _find_parameters(text: str, piece: tuple[int, int], *, is_after_scheme: bool) -> Iterator[Edit]:
