@@ -148,6 +148,7 @@ def test_a_known_secret_is_found_in_any_encoding(write: Callable[[str], str]) ->
         ("? password\r\n:\r\n  swordfish-12\r\n", f"? password\r\n:\r\n  {MASK}\r\n"),
         ("Authorization: Basic\r\n\tdXNlcjpw\r\nHost: x\r\n", f"Authorization: Basic\r\n\t{MASK}\r\nHost: x\r\n"),
         ("> authorization: Token\n>  a1b2c3d4\n>  e5f6g7h8\n", f"> authorization: Token\n>  {MASK}\n>  {MASK}\n"),
+        ("authorization: bearer\n abcdefghijklmnop\n", f"authorization: bearer\n {MASK}\n"),
         ("Cookie: a=b;\n sid=4f9ab2c7d1e8\n", f"Cookie: a=b;\n sid={MASK}\n"),
         (
             "password:\n  type: x\n\n  value: sword fish\nhost: db\n",

@@ -15,7 +15,7 @@ from tarsy_tasks.masking.values import is_made_up, is_prose, is_secret, looks_ra
 __all__ = ["find_in_header", "is_header"]
 
 _LIMIT = 16 * 1024
-_LEAD = re.compile(r"(?:[ \t]|%20|\x1b\[[0-9;]*m)*(?:\[[ \t]*)?[A-Za-z]?(\\*[\"'`])?")
+_LEAD = re.compile(r"(?:[ \t]|%20|\x1b\[[0-9;]*m)*(?:\[[ \t]*)?(?:[A-Za-z]?(\\*[\"'`]))?")
 _QUOTED = re.compile(r"[^\"'`\r\n]*+")
 _UNQUOTED = re.compile(r"(?:=\"[^\"\r\n]*\"|[^\"'`\r\n\\])*+")
 _NEXT = re.compile(r"(?i:cookie|authorization)\\*[\"']?[ \t]*[:=]")
