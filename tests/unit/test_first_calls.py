@@ -22,7 +22,7 @@ def tool(name: str, description: str = "", hints: dict[str, Any] | None = None, 
         *("keyboard_layout", "tokenize", "envelope_sizes"),
     ],
 )
-def test_a_tool_that_only_reads_and_needs_no_arguments_is_harmless(name: str) -> None:
+def test_a_tool_that_only_reads_is_harmless(name: str) -> None:
     assert find_harmless([tool(name)]) == tool(name)
 
 
@@ -71,9 +71,7 @@ def test_a_tool_that_says_that_it_shows_secrets_is_not_called(saying: dict[str, 
         ({}, {"required": ["path"]}),
     ],
 )
-def test_a_tool_that_may_change_something_or_needs_arguments_is_not_called(
-    hints: dict[str, Any], schema: dict[str, Any]
-) -> None:
+def test_a_tool_that_may_change_something_is_not_called(hints: dict[str, Any], schema: dict[str, Any]) -> None:
     assert find_harmless([tool("look", hints=hints, input_schema=schema)]) is None
 
 
