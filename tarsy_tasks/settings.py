@@ -19,7 +19,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.secret_files import read_secret_file
 
-__all__ = ["WEBHOOK_SECRET_PREFIX", "Settings", "load_settings"]
+__all__ = ["WEBHOOK_SECRET_PREFIX", "Settings", "find_setting_files", "load_settings"]
 
 WEBHOOK_SECRET_PREFIX = "whsec_"  # noqa: S105 - what secrets begin with
 _PREFIX = "TARSY_"
@@ -148,15 +148,19 @@ def _describe(name: str, found: str) -> str:
     return f"{_PREFIX}{name.upper()}: not valid; {f'expected {description}' if description else found}"
 
 
+def find_setting_files() -> dict[str, str]:
+    """The files that values come from in place of variables: their paths, by the names of these variables."""
+    variables = {f"{_PREFIX}{name.upper()}": field for name, field in Settings.model_fields.items()}
+    secret = [name for name, field in variables.items() if "SecretStr" in str(field.annotation)]
+    paths = {name: os.environ.get(f"{name}_FILE") for name in secret if not os.environ.get(name)}
+    return {name: path for name, path in paths.items() if path}
+
+
 def _read_files() -> dict[str, Any]:
-    """The values that come from files in place of the variables."""
     values: dict[str, Any] = {}
-    for name, field in Settings.model_fields.items():
-        variable = f"{_PREFIX}{name.upper()}"
-        path = os.environ.get(f"{variable}_FILE")
-        if path and not os.environ.get(variable) and "SecretStr" in str(field.annotation):
-            try:
-                values[name] = SecretStr(read_secret_file(path))
-            except ValueError as error:
-                raise ConfigError(f"{variable}_FILE: {error}") from None
+    for variable, path in find_setting_files().items():
+        try:
+            values[variable.removeprefix(_PREFIX).lower()] = SecretStr(read_secret_file(path))
+        except ValueError as error:
+            raise ConfigError(f"{variable}_FILE: {error}") from None
     return values

@@ -33,6 +33,7 @@ class ResolvedServer:
         secrets: Every value that is or contains a credential: from a file, from a variable with the name of a secret,
             or at a place for secrets. They are masked wherever they appear.
         shown: Every place that may contain a secret, and how its value may be displayed.
+        files: The paths of the files that were read.
     """
 
     command: str | None
@@ -46,10 +47,12 @@ class ResolvedServer:
     ca_file: str | None
     secrets: frozenset[str] = field(repr=False)
     shown: Mapping[str, str] = field(repr=False)
+    files: tuple[str, ...] = ()
 
 
 def _build_resolved(server: ServerConfig, values: Mapping[str, str]) -> ResolvedServer:
     """A server whose references are resolved; `values` are theirs, by variable name, or `file:` and the path."""
+    files = [name.removeprefix("file:") for name in values if name.startswith("file:")]
     secrets = {value for name, value in values.items() if name.startswith("file:") or is_secret_name(name)}
     found = list(find_secrets(server))
     secrets.update(each.value for each in found)
@@ -68,6 +71,7 @@ def _build_resolved(server: ServerConfig, values: Mapping[str, str]) -> Resolved
         ca_file=server.ca_file,
         secrets=frozenset(value for value in secrets if len(value) >= _SHORTEST_SECRET),
         shown=shown,
+        files=(*files, *([server.variables_file] if server.variables_file else ())),
     )
 
 

@@ -1,9 +1,11 @@
 """Authentication to a server over HTTP: headers, tokens, keys.
 
 Owns what is put into a request, and its renewal when the server refuses it: a secret in a file may have been replaced,
-a token revoked. Where requests may go is checked in `http_client`. Everything runs on the session loop.
+a token revoked. Where requests may go is checked in `http_client`. Everything runs on the session loop, but files are
+read in a thread.
 """
 
+import asyncio
 import logging
 import os
 from base64 import b64encode
@@ -79,7 +81,7 @@ class Credentials:
     async def renew(self, refused: RequestCredentials) -> RequestCredentials | None:
         """What to send after the server has refused this; None when there is nothing else. Raises as `current`."""
         try:
-            resolved = resolve_variables(self._server, os.environ)
+            resolved = await asyncio.to_thread(resolve_variables, self._server, os.environ)
         except ConfigError as error:
             logger.warning("the credentials for MCP server %s were not renewed: %s", self._server.name, error)
             return None

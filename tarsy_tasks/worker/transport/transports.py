@@ -1,12 +1,15 @@
 """From a server's configuration to the dispatcher of its messages.
 
 Owns the choice of transport and its parameters. Variables are resolved here, each time just before connecting: no other
-process needs the secrets of a server, and a secret may be replaced while the worker runs.
+process needs the secrets of a server, and a secret may be replaced while the worker runs. What is read from files is
+read in a thread: parsing 64 kB of variables takes 80 ms, and a network file system may not answer at all.
 """
 
+import asyncio
 import os
+import ssl
 from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import httpx2
@@ -79,7 +82,8 @@ class ServerTransport:
         """As of `Flood.ignored`, over all sessions."""
         return self._flood.ignored
 
-    def open(self, on_end: Callable[[str], None]) -> AbstractAsyncContextManager[Dispatcher[Any]]:
+    @asynccontextmanager
+    async def open(self, on_end: Callable[[str], None]) -> AsyncGenerator[Dispatcher[Any]]:
         """A transport, not yet connected, that yields what the SDK's `ClientSession` sends and receives with.
 
         Args:
@@ -88,16 +92,18 @@ class ServerTransport:
         Raises:
             ConfigError: A variable is not set, a file cannot be read, or a value is not valid.
         """
-        resolved = resolve_variables(self._server, os.environ)
+        resolved = await asyncio.to_thread(resolve_variables, self._server, os.environ)
         self._on_secrets(resolved.secrets)
         self.address = str(without_secrets(address_of(resolved))) if resolved.url is not None else ""
         match self._server.transport:
             case "stdio":
-                return self._stdio(resolved, on_end)
+                transport = self._stdio(resolved, on_end)
             case "sse":
-                return self._sse(resolved, on_end)
+                transport = self._sse(resolved, on_end)
             case "http":
-                return self._http(resolved)
+                transport = self._http(resolved)
+        async with transport as dispatcher:
+            yield dispatcher
 
     @asynccontextmanager
     async def _stdio(self, resolved: ResolvedServer, on_end: Callable[[str], None]) -> AsyncGenerator[Dispatcher[Any]]:
@@ -123,8 +129,9 @@ class ServerTransport:
     @asynccontextmanager
     async def _http(self, resolved: ResolvedServer) -> AsyncGenerator[Dispatcher[Any]]:
         limit_bytes = self._server.max_message_bytes
+        tls = await asyncio.to_thread(self._tls, resolved)
         async with (
-            self._client(resolved) as client,
+            self._client(resolved, tls) as client,
             streamable_http_transport(
                 address_of(resolved),
                 client,
@@ -138,8 +145,9 @@ class ServerTransport:
 
     @asynccontextmanager
     async def _sse(self, resolved: ResolvedServer, on_end: Callable[[str], None]) -> AsyncGenerator[Dispatcher[Any]]:
+        tls = await asyncio.to_thread(self._tls, resolved)
         async with (
-            self._client(resolved) as client,
+            self._client(resolved, tls) as client,
             sse_transport(
                 address_of(resolved),
                 client,
@@ -152,13 +160,16 @@ class ServerTransport:
         ):
             yield dispatcher
 
-    def _client(self, resolved: ResolvedServer) -> HttpClient:
-        server, timeouts = self._server, self._server.timeouts
-        longest_s = max(timeouts.longest_call_s, timeouts.list_s, timeouts.connect_s)
+    def _tls(self, resolved: ResolvedServer) -> ssl.SSLContext:
         try:
-            tls = ssl_context(verify=server.verify_ssl, ca_file=resolved.ca_file)
+            return ssl_context(verify=self._server.verify_ssl, ca_file=resolved.ca_file)
         except OSError as error:
-            raise ConfigError(f"servers.{server.name}.ca_file: {resolved.ca_file} cannot be used: {error}") from None
+            at = f"servers.{self._server.name}.ca_file"
+            raise ConfigError(f"{at}: {resolved.ca_file} cannot be used: {error}") from None
+
+    def _client(self, resolved: ResolvedServer, tls: ssl.SSLContext) -> HttpClient:
+        timeouts = self._server.timeouts
+        longest_s = max(timeouts.longest_call_s, timeouts.list_s, timeouts.connect_s)
         self._credentials.use(resolved)
         timeout = httpx2.Timeout(timeouts.connect_s, read=longest_s + _READ_SLACK_S, pool=None)
         return HttpClient(tls, timeout, origin=address_of(resolved), credentials=self._credentials)
