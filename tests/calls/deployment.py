@@ -11,7 +11,7 @@ from tests.processes import DEMO_SERVER, wait_until
 
 GRACE_S = 2
 TAKEN_S = 20.0
-"""A bound for a busy machine. A worker looks once a second; its report may wait for a check of a server that starts."""
+"""A bound for a busy machine. A worker looks once a second, and a file has to stay the same for a second."""
 DESK = {"desk": DEMO_SERVER}
 
 

@@ -40,7 +40,7 @@ class HealthWriter:
         self._listed: dict[str, Mapping[str, ToolDefinition]] = {}
 
     def write(self, records: Mapping[str, HealthRecord], answered: Mapping[str, float | None], now: float) -> None:
-        """Write all records in one exchange, in which Redis decides on alerts; then the tools that changed.
+        """Write all records in one exchange, in which Redis decides on alerts. `write_tools` is to follow.
 
         Args:
             answered: Of those that answer a check of beat: how long it waited in its queue, if that is known.
@@ -79,8 +79,12 @@ class HealthWriter:
         for (server, _), kind in zip(catalogues, replies[: len(catalogues)], strict=True):
             if kind != b"hash":
                 self._listed.pop(server, None)
-        for server in records:
-            self._write_tools(server)
+
+    def rewrite(self, records: Mapping[str, HealthRecord]) -> None:
+        """Write records of earlier checks again, about which something else has changed. Raises as `write`."""
+        fields = [word for server, record in records.items() for word in (server, record.model_dump_json())]
+        key = keys.worker_health_key(self._worker)
+        self._execute([("HSET", key, *fields), ("EXPIRE", key, int(RECORD_TTL_S))])
 
     def _execute(self, commands: list[tuple[Any, ...]]) -> list[Any]:
         """The replies; a key of another type is deleted first. May send twice."""
@@ -97,7 +101,8 @@ class HealthWriter:
         connection = self._connections.get(server)
         return connection.session if connection is not None else None
 
-    def _write_tools(self, server: str) -> None:
+    def write_tools(self, server: str) -> None:
+        """Write the tools of a server, if they have changed. Raises as `write`."""
         session = self._session_of(server)
         if session is None or session.tools is self._listed.get(server):
             return
