@@ -17,7 +17,7 @@ from math import log
 from typing import Any, cast
 
 from tarsy_tasks.agent.stemmer import Stemmer
-from tarsy_tasks.agent.synonyms import EXPANSIONS, STOP_WORDS, SYNONYMS
+from tarsy_tasks.agent.synonyms import ABBREVIATIONS, PHRASES, STOP_WORDS, SYNONYMS
 from tarsy_tasks.models import ToolDefinition
 
 __all__ = ["ToolIndex"]
@@ -28,6 +28,9 @@ _HAVE_SYNONYMS = ("name", "server", "summary")
 _SATURATION = 1.2
 _LENGTH_SHARE = 0.6
 _COVERAGE_POWER = 0.5
+_ADDED = 0.5
+_AFFINITY = 0.5
+_AFFINITY_SATURATION = 0.1
 _NAMED = 1.25
 """By what the tools of a server count more, if the query names it."""
 _SHORTEST_BEGINNING = 3
@@ -46,6 +49,7 @@ _CAMEL_CASE = re.compile(r"\b[a-z]+(?:[A-Z][a-z]+)+\b")
 _WORD = re.compile(r"[^\W_]+")
 _URL = re.compile(r"https?://\S*|\b[\w-]+(?:\.[\w-]+)*\.(?:com|org|net|io|dev)\b\S*")
 _FILE_NAME = re.compile(r"[\w-]\.[A-Za-z][A-Za-z0-9]{1,4}(?![\w./-])")
+_DURATION = re.compile(r"\bfor \d+ (?:second|minute|hour|day|week)")
 _END_OF_SENTENCE = re.compile(r"[.!?:;]\s|\n")
 
 Parts = dict[str, list[str]]
@@ -65,6 +69,8 @@ class ToolIndex:
         self._stemmer = Stemmer()
         self._postings: dict[str, tuple[array[int], array[float]]] = {}
         """By stem, the numbers of the tools that have it, and what it counts for each of them."""
+        self._affinity: dict[str, dict[str, float]] = {}
+        """By stem, how much it speaks of each server that has it in its tools' own words."""
         self._fill([_read(tool) for tool in tools])
 
     def search(
@@ -72,30 +78,44 @@ class ToolIndex:
     ) -> list[ToolDefinition]:
         """As `ToolList.search`."""
         found: list[ToolDefinition] = []
-        for number in self._rank(_read_query(text)):
+        for number in self._rank(*_read_query(text)):
             if permits is None or permits(self._tools[number]):
                 found.append(self._tools[number])
                 if len(found) == limit:
                     break
         return found
 
-    def _rank(self, words: list[str]) -> list[int]:
+    def _rank(self, words: list[str], added: list[str]) -> list[int]:
+        """Numbers of tools, best first; `added` are words of the query that nobody wrote."""
         named = self._find_servers(words)
         names = [word for server in named for word in _words(_name(server))]
-        asked = set(self._stemmer.find(words))
+        weights = dict.fromkeys(self._stemmer.find(names), (1.0, 0.0))
+        weights |= dict.fromkeys(self._stemmer.find(added), (_ADDED, _ADDED))
+        weights |= dict.fromkeys(asked := self._stemmer.find(words), (1.0, 1.0))
         scores: dict[int, float] = {}
         coverage: dict[int, float] = {}
-        for stem in self._stemmer.find([*words, *names]):
+        for stem, (weight, covered) in weights.items():
             numbers, counts = self._postings.get(stem, ((), ()))
-            weight = log(1 + len(self._tools) / (1 + len(numbers))) if stem in asked else 0
+            share = covered * log(1 + len(self._tools) / (1 + len(numbers)))
             for number, count in zip(numbers, counts, strict=True):
-                scores[number] = scores.get(number, 0) + count
-                coverage[number] = coverage.get(number, 0) + weight
+                scores[number] = scores.get(number, 0) + weight * count
+                coverage[number] = coverage.get(number, 0) + share
+        affinity = self._find_affinity(asked)
         ranked: list[tuple[float, int]] = []
         for number, score in scores.items():
-            factor = _NAMED if self._tools[number].server in named else 1
+            server = self._tools[number].server
+            factor = (_NAMED if server in named else 1) * (1 + _AFFINITY * affinity.get(server, 0))
             ranked.append((-score * factor * coverage[number] ** _COVERAGE_POWER, number))
         return [number for _, number in sorted(ranked)]
+
+    def _find_affinity(self, stems: list[str]) -> dict[str, float]:
+        """By server, how much a query speaks of what the server is about; 1 for the server it speaks of most."""
+        found: dict[str, float] = {}
+        for stem in stems:
+            for server, count in self._affinity.get(stem, {}).items():
+                found[server] = found.get(server, 0) + count
+        most = max(found.values(), default=0)
+        return {server: count / most for server, count in found.items()} if most else {}
 
     def _find_servers(self, words: list[str]) -> set[str]:
         """The servers that a query names, by a word of their id or by its beginning."""
@@ -109,8 +129,11 @@ class ToolIndex:
         synonyms = _Synonyms(stem_of)
         lengths: list[int] = []
         found: dict[str, dict[int, float]] = {}
+        own: dict[str, Counter[str]] = {}
         for number, parts in enumerate(tools):
             stems = {part: [stem_of[word] for word in words] for part, words in parts.items()}
+            for stem in set[str]().union(*(stems[part] for part in _HAVE_SYNONYMS)):
+                own.setdefault(stem, Counter())[self._tools[number].server] += 1
             stems["synonyms"] = list(synonyms.find(stems[part] for part in _HAVE_SYNONYMS))
             lengths.append(sum(map(len, stems.values())))
             for part, each in stems.items():
@@ -123,6 +146,16 @@ class ToolIndex:
             rarity = log(1 + (len(tools) - len(counts) + 0.5) / (len(counts) + 0.5)) * (1 + _SATURATION)
             weights = (rarity * count / (count + penalties[number]) for number, count in counts.items())
             self._postings[stem] = (array("I", counts), array("f", weights))
+        self._fill_affinity(own)
+
+    def _fill_affinity(self, own: dict[str, Counter[str]]) -> None:
+        sizes = Counter(tool.server for tool in self._tools)
+        for stem, counts in own.items():
+            rarity = log(1 + (len(sizes) - len(counts) + 0.5) / (len(counts) + 0.5))
+            self._affinity[stem] = {
+                server: rarity * (share := count / sizes[server]) / (share + _AFFINITY_SATURATION)
+                for server, count in counts.items()
+            }
 
 
 class _Synonyms:
@@ -149,15 +182,18 @@ class _Synonyms:
         return dict.fromkeys(stem for row in rows for stem in self._added[row])
 
 
-def _read_query(text: str) -> list[str]:
-    """The words to look for, each once."""
+def _read_query(text: str) -> tuple[list[str], list[str]]:
+    """The words to look for, each once: those of the query, and those that it has besides."""
     read, urls = _URL.subn(" ", text[:_QUERY_CHARS])
     written = _words(_CAMEL_CASE.sub(lambda found: _split_camel(found[0]), read))
     spaced = f" {' '.join(written)} "
-    added = [words for phrase, words in EXPANSIONS.items() if f" {phrase} " in spaced]
-    added += ["url page"] * bool(urls) + ["file"] * bool(_FILE_NAME.search(read))
-    words = dict.fromkeys([*written, *" ".join(added).split()])
-    return ([word for word in words if word not in STOP_WORDS] or list(words))[:_QUERY_WORDS]
+    added = [words for phrase, words in PHRASES.items() if f" {phrase} " in spaced]
+    added += ["url page fetch"] * bool(urls) + ["file"] * bool(_FILE_NAME.search(read))
+    added += ["expire"] * bool(_DURATION.search(read))
+    full = " ".join(ABBREVIATIONS.get(word, word) + (f" {word}" if word in ABBREVIATIONS else "") for word in written)
+    own = list(dict.fromkeys(word for word in full.split() if word not in STOP_WORDS))
+    more = dict.fromkeys(word for word in " ".join(added).split() if word not in own)
+    return (own or ([] if more else list(dict.fromkeys(written))))[:_QUERY_WORDS], list(more)[:_QUERY_WORDS]
 
 
 def _read(tool: ToolDefinition) -> Parts:
