@@ -78,7 +78,7 @@ class ToolIndex:
         """Numbers of tools, best first."""
         named = self._find_servers(query.words)
         asked = self._stemmer.find(query.words)
-        added = [*self._stemmer.find(query.added), *(near for stem in asked for near in self._find_near(stem))]
+        added = [*self._stemmer.find(query.added), *(near for word in query.words for near in self._find_near(word))]
         names = self._stemmer.find(word for server in named for word in split_name(server))
         weights = dict.fromkeys(names, (1.0, 0.0)) | dict.fromkeys(added, (_ADDED, _ADDED))
         weights |= dict.fromkeys(asked, (1.0, 1.0))
@@ -99,13 +99,16 @@ class ToolIndex:
             ranked.append((-score * factor * coverage[number] ** _COVERAGE_POWER, number))
         return [number for _, number in sorted(ranked)]
 
-    def _find_near(self, stem: str) -> list[str]:
-        """For a stem that no tool has: the two that it is made of, or those that begin with it."""
-        if stem in self._postings or len(stem) < _SHORTEST_BEGINNING:
+    def _find_near(self, word: str) -> list[str]:
+        """For a word that no tool has: the stems of two that it is made of, or those that begin with its stem."""
+        if word in self._stemmer or len(word) < _SHORTEST_BEGINNING:
             return []
-        for place in range(_SHORTEST_BEGINNING, len(stem) - _SHORTEST_BEGINNING + 1):
-            if stem[:place] in self._postings and stem[place:] in self._postings:
-                return [stem[:place], stem[place:]]
+        [stem] = self._stemmer.find([word])
+        if stem in self._postings:
+            return []
+        for place in range(_SHORTEST_BEGINNING, len(word) - _SHORTEST_BEGINNING + 1):
+            if word[:place] in self._stemmer and word[place:] in self._stemmer:
+                return self._stemmer.find([word[:place], word[place:]])
         first = bisect_left(self._stems, stem)
         return [near for near in self._stems[first : first + _NEAR] if near.startswith(stem)]
 

@@ -104,12 +104,12 @@ def test_a_server_that_the_query_speaks_of_comes_first() -> None:
 
 def test_a_question_is_answered_by_tools_that_read() -> None:
     listed = list_of(
-        tool("jobs", "start", "Start a job."),
-        tool("jobs", "state", "The state of a job.").model_copy(update={"annotations": {"readOnlyHint": True}}),
-        tool("jobs", "stop", "Stop a job."),
+        tool("pipes", "alpha", "It is for valves."),
+        tool("pipes", "beta", "It is for valves.").model_copy(update={"annotations": {"readOnlyHint": True}}),
+        tool("pipes", "gamma", "It is for valves.").model_copy(update={"annotations": {"readOnlyHint": False}}),
     )
-    assert names(listed.search("is the job there"))[0] == "jobs.state"
-    assert names(listed.search("the job there"))[0] == "jobs.start"
+    assert names(listed.search("the valves"))[0] == "pipes.alpha"
+    assert names(listed.search("Are the valves shut?"))[0] == "pipes.beta"
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,6 @@ def test_phrases_and_unknown_words_stand_for_others(text: str, best: str) -> Non
         tool("box", "log_file"),
         tool("box", "permissions"),
         tool("box", "database"),
-        tool("box", "eye"),
     )
     assert names(listed.search(text))[0] == best
 
