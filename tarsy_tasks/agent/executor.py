@@ -18,6 +18,7 @@ from tarsy_tasks.agent.listing import ToolLister
 from tarsy_tasks.agent.progress_calls import OnProgress, ProgressCalls
 from tarsy_tasks.agent.resources import Readable, build_completion, build_read
 from tarsy_tasks.agent.results import read_listed, read_structured
+from tarsy_tasks.agent.search_calls import SearchCalls
 from tarsy_tasks.agent.selection import Selection
 from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, build_calls, check_priority
 from tarsy_tasks.agent.tool_list import ToolList
@@ -164,9 +165,10 @@ class BaseExecutor:
 
             return agent_app()
 
-        self._dispatcher = CallDispatcher(find_app, selection, timeout_s, agent_id, run_id, priority)
         self._lister = ToolLister(find_app, selection, timeout_s)
         self._adviser = Adviser(find_app, selection)
+        searches = SearchCalls(self._lister, self._adviser)
+        self._dispatcher = CallDispatcher(find_app, selection, timeout_s, agent_id, run_id, searches, priority)
 
     def _ask(self, server: str, method: Method, arguments: dict[str, Any] | None = None) -> SubmittedCall:
         return self._dispatcher.request(server, method, arguments or {})

@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, cast, overload
 
 from tarsy_tasks.agent.prompt import write_prompt
+from tarsy_tasks.agent.search_tools import build_search_tools
 from tarsy_tasks.models import ToolDefinition
 
 if TYPE_CHECKING:
@@ -82,6 +83,11 @@ class ToolList(Sequence[ToolDefinition]):
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"limit must be a positive number of tools, not {limit!r:.80}")
         return self._index.search(text, limit, permits)
+
+    def behind_search(self) -> "ToolList":
+        """The two tools that a model can be given instead of all these: `search_tools` and `call_tool`, which every
+        executor runs. See docs/tool-search.md."""
+        return ToolList(build_search_tools(self._tools), self.failed_servers, {})
 
     def take_index(self, earlier: "ToolList") -> None:
         """Use the index of an earlier list, if it has one of the same tools."""
