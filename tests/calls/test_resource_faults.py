@@ -11,11 +11,17 @@ import psutil
 import pytest
 
 from tarsy_tasks import Outcome, ResourceResult, ToolExecutor
-from tests.conftest import StartWorker
+from tests.conftest import StartWorker, run_workers
 from tests.processes import Worker, wait_until
 from tests.servers import library
 
 SHORT_LEASE = 'broker_transport_options = {"visibility_timeout": 2}\n'
+
+
+@pytest.fixture
+def start_worker(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartWorker]:
+    """Workers of one test only: another test's worker would take the read to a server that does not hold it."""
+    yield from run_workers(redis_url, tmp_path_factory)
 
 
 @pytest.fixture

@@ -287,11 +287,12 @@ class DiesInMidCall(Server):
 
 
 class ClosesStdout(Server):
-    """Closes its stdout in mid-call, but lives on."""
+    """Closes its stdout in mid-call, but lives on; an attempt to answer would put a traceback below its last words."""
 
     def act(self, request: Message) -> None:
         os.close(1)
         say("nobody listens to me any more")
+        sys.stdin.buffer.read()
 
 
 class ClosesStdin(Server):
