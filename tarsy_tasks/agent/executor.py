@@ -5,7 +5,7 @@ are here. Calls are sent, and their end is found out, by `dispatcher` on the bac
 """
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import wait
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self
@@ -232,9 +232,18 @@ class ToolExecutor(BaseExecutor):
         """`ToolList.failed_servers` of the last list. Raises `RuntimeError` before the first `list_tools`."""
         return dict(self._last_list().failed_servers)
 
-    def prompt_section(self, *, tools: bool = True) -> str:
+    def prompt_section(
+        self,
+        *,
+        tools: bool = True,
+        budget_tokens: int | None = None,
+        query: str | None = None,
+        count_tokens: Callable[[str], int] | None = None,
+    ) -> str:
         """`ToolList.prompt_section` of the last list. Raises `RuntimeError` before the first `list_tools`."""
-        return self._last_list().prompt_section(tools=tools)
+        return self._last_list().prompt_section(
+            tools=tools, budget_tokens=budget_tokens, query=query, count_tokens=count_tokens
+        )
 
     def list_resources(self, server: str) -> tuple[ResourceDefinition, ...]:
         """The resources of a server, all pages; empty if it has none.
