@@ -122,8 +122,8 @@ class ToolList(Sequence[ToolDefinition]):
             name_of: The name by which the model calls a tool. None: `server.tool`, or with `tools=False` the name for
                 function declarations, `ToolDefinition.function_name()`.
             budget_tokens: How many tokens it may have. Then it has the tools that fit, each whole, and says how to find
-                the others by `search_tools`; the first tool of each server comes first, then the second. Instructions of
-                their servers follow if they fit, each whole. None: no such limit.
+                the others by `search_tools`. The first tool of each server comes first, then the second. Then it has
+                the instructions of their servers that fit, each whole. None: no such limit.
             query: With a budget, what the model is to do: the tools that fit it come first, as `search` finds them.
             count_tokens: Your tokenizer, as a function that counts the tokens of a text. None: estimated, one for 3.5
                 bytes.
