@@ -68,7 +68,6 @@ def test_tools_come_before_instructions_and_servers_take_turns() -> None:
         ["a.one"],
         ["a.one", "b.one"],
         ["a.one", "a.two", "b.one"],
-        ["a.one", "a.two", "b.one", "b.two"],
         ["a.one", "a.two", "a.three", "b.one", "b.two"],
     ]
     section = FEW.prompt_section(budget_tokens=100, count_tokens=count_words)
