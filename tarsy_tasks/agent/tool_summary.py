@@ -18,7 +18,7 @@ _DESCRIPTION_CHARS = 600
 _PARAMETER_CHARS = 160
 _TYPE_CHARS = 120
 _PARAMETERS = 30
-_DEPTH = 2
+_DEPTH = 3
 _SHORT = {"integer": "int", "boolean": "bool", "string": "str", "number": "number"}
 
 

@@ -146,7 +146,7 @@ def test_both_tools_run_in_every_method() -> None:
             found, called = await tools.execute_many(
                 [("search_tools", "send a message"), ("call_tool", {"name": "mail.send"})]
             )
-            return [(await pending.result()).structured, found.content, called.outcome]
+            return [(await pending.result()).structured, found.content.splitlines()[0], called.outcome]
 
     assert asyncio.run(run()) == [
         {"namespace": "y"},
