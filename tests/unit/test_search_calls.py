@@ -38,8 +38,13 @@ TOOLS = [
     tool("k8s.pods_delete", "Delete a pod."),
     tool("mail.send", "Send a message.", {"properties": {"call_tool": {}, "name": {}, "arguments": {}}}),
 ]
-ANSWERS: dict[str, Any] = {"k8s.pods_list": lambda arguments: arguments, "k8s.pods_delete": ErrorCode.TOOL_ERROR}
-ANSWERS["mail.send"] = ANSWERS["k8s.pods_list"]
+
+
+def echo(arguments: dict[str, Any]) -> dict[str, Any]:
+    return arguments
+
+
+ANSWERS: dict[str, Any] = {"k8s.pods_list": echo, "k8s.pods_delete": ErrorCode.TOOL_ERROR, "mail.send": echo}
 
 
 def stub(**more: Any) -> StubToolExecutor:
@@ -176,7 +181,7 @@ def test_adapters_offer_the_two_tools() -> None:
         assert [each["name"] for each in openai_response_tools(tools, search=True)] == ["search_tools", "call_tool"]
         anthropic = anthropic_tools(tools, search=True)
         assert [each["name"] for each in anthropic] == ["search_tools", "call_tool"]
-        asked = [
+        asked: list[dict[str, Any]] = [
             {"type": "tool_use", "id": "1", "name": "search_tools", "input": {"query": "list pods"}},
             {"type": "tool_use", "id": "2", "name": "call_tool", "input": {"name": "k8s.pod", "arguments": {}}},
             {"type": "tool_use", "id": "3", "name": "k8s__pods_delete", "input": {}},
