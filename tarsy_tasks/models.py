@@ -79,7 +79,7 @@ class ToolDefinition(FrozenModel):
 
     Attributes:
         name: Canonical name, `server.tool`.
-        server: Id of the MCP server.
+        server: Id of the MCP server; empty for the two tools of `ToolList.behind_search`.
         tool: Name of the tool on its server.
         description: For models, as the server gives it, masked.
         input_schema: JSON Schema of the arguments, as the MCP server gave it.
@@ -116,7 +116,7 @@ class ToolDefinition(FrozenModel):
         Raises:
             ValueError: The limit leaves no room for a recognizable name.
         """
-        return function_name(self.server, self.tool, limit)
+        return function_name(self.server, self.tool, limit) if self.server else self.tool
 
     @cached_property
     def fingerprint(self) -> str:

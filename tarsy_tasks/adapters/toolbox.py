@@ -49,8 +49,8 @@ class Dialect(ABC, Generic[Tool, Message]):
 class _BaseToolbox(list[Tool], Generic[Tool, Message]):
     """What both toolboxes are: a list of tools for the request."""
 
-    def __init__(self, listed: ToolList, dialect: Dialect[Tool, Message]) -> None:
-        self._offer: Offer = build_offer(listed, dialect.provider)
+    def __init__(self, listed: ToolList, dialect: Dialect[Tool, Message], *, search: bool) -> None:
+        self._offer: Offer = build_offer(listed.behind_search() if search else listed, dialect.provider)
         self._dialect = dialect
         self.left_out = self._offer.left_out
         self.failed_servers = listed.failed_servers
@@ -79,8 +79,8 @@ class Toolbox(_BaseToolbox[Tool, Message]):
         failed_servers: Why tools of a server are missing, by server.
     """
 
-    def __init__(self, executor: ToolExecutor, dialect: Dialect[Tool, Message]) -> None:
-        super().__init__(executor.list_tools(), dialect)
+    def __init__(self, executor: ToolExecutor, dialect: Dialect[Tool, Message], *, search: bool = False) -> None:
+        super().__init__(executor.list_tools(), dialect, search=search)
         self._executor = executor
 
     def run(self, asked: Any) -> list[Message]:
@@ -104,8 +104,10 @@ class Toolbox(_BaseToolbox[Tool, Message]):
 class AsyncToolbox(_BaseToolbox[Tool, Message]):
     """`Toolbox` with `await`."""
 
-    def __init__(self, executor: AsyncToolExecutor, listed: ToolList, dialect: Dialect[Tool, Message]) -> None:
-        super().__init__(listed, dialect)
+    def __init__(
+        self, executor: AsyncToolExecutor, listed: ToolList, dialect: Dialect[Tool, Message], *, search: bool = False
+    ) -> None:
+        super().__init__(listed, dialect, search=search)
         self._executor = executor
 
     async def run(self, asked: Any) -> list[Message]:
@@ -115,25 +117,30 @@ class AsyncToolbox(_BaseToolbox[Tool, Message]):
 
 
 @overload
-def build_toolbox(executor: ToolExecutor, dialect: Dialect[Tool, Message]) -> Toolbox[Tool, Message]: ...
+def build_toolbox(
+    executor: ToolExecutor, dialect: Dialect[Tool, Message], *, search: bool
+) -> Toolbox[Tool, Message]: ...
 @overload
 def build_toolbox(
-    executor: AsyncToolExecutor, dialect: Dialect[Tool, Message]
+    executor: AsyncToolExecutor, dialect: Dialect[Tool, Message], *, search: bool
 ) -> Awaitable[AsyncToolbox[Tool, Message]]: ...
 def build_toolbox(
-    executor: ToolExecutor | AsyncToolExecutor, dialect: Dialect[Tool, Message]
+    executor: ToolExecutor | AsyncToolExecutor, dialect: Dialect[Tool, Message], *, search: bool
 ) -> Toolbox[Tool, Message] | Awaitable[AsyncToolbox[Tool, Message]]:
     """List the tools of an executor for one API; to be awaited for an `AsyncToolExecutor`.
+
+    Args:
+        search: Whether the model gets `search_tools` and `call_tool` instead of all.
 
     Raises:
         BrokerUnavailable: Redis could not be reached.
         ValueError: There are more tools than the provider takes.
     """
     if isinstance(executor, ToolExecutor):
-        return Toolbox(executor, dialect)
+        return Toolbox(executor, dialect, search=search)
 
     async def build() -> AsyncToolbox[Tool, Message]:
-        return AsyncToolbox(executor, await executor.list_tools(), dialect)
+        return AsyncToolbox(executor, await executor.list_tools(), dialect, search=search)
 
     return build()
 

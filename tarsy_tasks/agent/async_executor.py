@@ -5,7 +5,7 @@ Its methods can be awaited in any event loop; `executor` has the same ones witho
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Self, TypeVar
@@ -91,9 +91,18 @@ class AsyncToolExecutor(BaseExecutor):
         """As `ToolExecutor.failed_servers`."""
         return dict(self._last_list().failed_servers)
 
-    async def prompt_section(self, *, tools: bool = True) -> str:
+    async def prompt_section(
+        self,
+        *,
+        tools: bool = True,
+        budget_tokens: int | None = None,
+        query: str | None = None,
+        count_tokens: Callable[[str], int] | None = None,
+    ) -> str:
         """As `ToolExecutor.prompt_section`."""
-        return self._last_list().prompt_section(tools=tools)
+        return self._last_list().prompt_section(
+            tools=tools, budget_tokens=budget_tokens, query=query, count_tokens=count_tokens
+        )
 
     async def list_resources(self, server: str) -> tuple[ResourceDefinition, ...]:
         """As `ToolExecutor.list_resources`."""

@@ -23,6 +23,8 @@ from tarsy_tasks.agent.event_stream import CallEvents
 from tarsy_tasks.agent.idempotency import Claim, claim
 from tarsy_tasks.agent.redis_errors import connection_errors, is_refusal
 from tarsy_tasks.agent.reply_listener import Meta
+from tarsy_tasks.agent.search_calls import SearchCalls
+from tarsy_tasks.agent.search_tools import is_search_call
 from tarsy_tasks.agent.selection import Selection
 from tarsy_tasks.agent.submitted import SubmittedCall, encode_arguments
 from tarsy_tasks.agent.waiting import retry_until
@@ -57,6 +59,7 @@ class CallDispatcher:
 
     Attributes:
         find_app: Gives the Celery application; called on first use, for it may have to be built.
+        search_calls: Reads the calls of `search_tools` and `call_tool`.
     """
 
     find_app: "Callable[[], Celery]"
@@ -64,6 +67,7 @@ class CallDispatcher:
     timeout_s: float
     agent_id: str | None
     run_id: str | None
+    search_calls: SearchCalls
     priority: Priority = NORMAL
 
     def __post_init__(self) -> None:
@@ -134,10 +138,30 @@ class CallDispatcher:
                     self.selection.require_server(call.server)
                 self._send_soon(call)
             except CallError as error:
-                self._reject(call, error)
+                if call.task == CALL_TOOL and is_search_call(call.call.name):
+                    call.sending = start_in_background(self._read_search_call(call), call.context)
+                else:
+                    self._reject(call, error)
             except Exception as error:
                 self._forget(call)
                 call.fail(error)
+
+    async def _read_search_call(self, call: SubmittedCall) -> None:
+        """Answer a search, or send the call that `call_tool` asks for."""
+        try:
+            read = await self.search_calls.read(call.call)
+            if not isinstance(read, ToolResult):
+                call.call, call.arguments = read, encode_arguments(read)
+        except CallError as error:
+            self._reject(call, error)
+        except Exception as error:
+            call.fail(error)
+        else:
+            call.sending = None
+            if isinstance(read, ToolResult):
+                call.end(read)
+            else:
+                self._send_all([call])
 
     def _send_soon(self, call: SubmittedCall) -> None:
         """Without a task of its own, if nothing has to be waited for."""

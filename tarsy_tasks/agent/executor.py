@@ -5,7 +5,7 @@ are here. Calls are sent, and their end is found out, by `dispatcher` on the bac
 """
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import wait
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self
@@ -18,6 +18,7 @@ from tarsy_tasks.agent.listing import ToolLister
 from tarsy_tasks.agent.progress_calls import OnProgress, ProgressCalls
 from tarsy_tasks.agent.resources import Readable, build_completion, build_read
 from tarsy_tasks.agent.results import read_listed, read_structured
+from tarsy_tasks.agent.search_calls import SearchCalls
 from tarsy_tasks.agent.selection import Selection
 from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, build_calls, check_priority
 from tarsy_tasks.agent.tool_list import ToolList
@@ -164,9 +165,10 @@ class BaseExecutor:
 
             return agent_app()
 
-        self._dispatcher = CallDispatcher(find_app, selection, timeout_s, agent_id, run_id, priority)
         self._lister = ToolLister(find_app, selection, timeout_s)
         self._adviser = Adviser(find_app, selection)
+        searches = SearchCalls(self._lister, self._adviser)
+        self._dispatcher = CallDispatcher(find_app, selection, timeout_s, agent_id, run_id, searches, priority)
 
     def _ask(self, server: str, method: Method, arguments: dict[str, Any] | None = None) -> SubmittedCall:
         return self._dispatcher.request(server, method, arguments or {})
@@ -230,9 +232,18 @@ class ToolExecutor(BaseExecutor):
         """`ToolList.failed_servers` of the last list. Raises `RuntimeError` before the first `list_tools`."""
         return dict(self._last_list().failed_servers)
 
-    def prompt_section(self, *, tools: bool = True) -> str:
+    def prompt_section(
+        self,
+        *,
+        tools: bool = True,
+        budget_tokens: int | None = None,
+        query: str | None = None,
+        count_tokens: Callable[[str], int] | None = None,
+    ) -> str:
         """`ToolList.prompt_section` of the last list. Raises `RuntimeError` before the first `list_tools`."""
-        return self._last_list().prompt_section(tools=tools)
+        return self._last_list().prompt_section(
+            tools=tools, budget_tokens=budget_tokens, query=query, count_tokens=count_tokens
+        )
 
     def list_resources(self, server: str) -> tuple[ResourceDefinition, ...]:
         """The resources of a server, all pages; empty if it has none.
