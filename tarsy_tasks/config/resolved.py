@@ -33,7 +33,7 @@ class ResolvedServer:
         secrets: Every value that is or contains a credential: from a file, from a variable with the name of a secret,
             or at a place for secrets. They are masked wherever they appear.
         shown: Every place that may contain a secret, and how its value may be displayed.
-        files: The paths of the files that were read.
+        files: The paths of the files that were read; two that get the same values from elsewhere are equal.
     """
 
     command: str | None
@@ -47,7 +47,7 @@ class ResolvedServer:
     ca_file: str | None
     secrets: frozenset[str] = field(repr=False)
     shown: Mapping[str, str] = field(repr=False)
-    files: tuple[str, ...] = ()
+    files: tuple[str, ...] = field(default=(), compare=False)
 
 
 def _build_resolved(server: ServerConfig, values: Mapping[str, str]) -> ResolvedServer:
