@@ -45,9 +45,7 @@ def single(directory: Path) -> Ledger:
 
 
 @pytest.fixture(scope="module")
-def workers(
-    start_worker: StartWorker, directory: Path, ledger: Ledger, single: Ledger
-) -> list[Worker]:
+def workers(start_worker: StartWorker, directory: Path, ledger: Ledger, single: Ledger) -> list[Worker]:
     (directory / "policy.json").write_text(json.dumps(POLICY))
     listing = [{"name": "write", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": False}}]
     (directory / "tools.json").write_text(json.dumps(listing))
