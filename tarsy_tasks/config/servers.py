@@ -125,7 +125,7 @@ class Cache(Model):
     """Which answers of a server's tools are kept for a while, for all workers. Errors are never kept."""
 
     tools: dict[Annotated[str, Field(min_length=1)], Annotated[_Seconds, Field(le=_DAY_S)]] = Field(
-        min_length=1,
+        default_factory=dict,
         description="How many seconds the answers of a tool are kept: by the name of a tool, or else by the first glob "
         "(`get_*`) that matches. Only for tools that change nothing.",
     )

@@ -176,7 +176,7 @@ def test_resolving_needs_exactly_the_variables_that_a_text_names(text):
                 resolve_variables(server, others)
 
 
-def test_a_server_that_is_asked_as_somebody_else_has_another_identity():
+def test_who_asks_with_other_credentials_has_another_identity():
     def identify(environ, **entry):
         return resolve_variables(ServerConfig(name="s", **entry), environ).identity
 

@@ -34,7 +34,7 @@ _LEASE_S = 5
 _RENEW_S = 1.5
 _LOOK_S, _LONGEST_LOOK_S = 0.05, 0.5
 """How often a worker looks for what another one is to keep: rarely, if that takes long."""
-_LARGEST_CHARS = 1024 * 1024
+_LARGEST_BYTES = 1024 * 1024
 _KEPT = {"call_id", "name", "content", "structured", "attachments", "content_types"}
 
 
@@ -171,7 +171,7 @@ class ResultCache:
         if result.outcome is not Outcome.OK or result.notes:
             return None
         text = await _write(call, result)
-        if len(text) > _LARGEST_CHARS:
+        if len(text) > _LARGEST_BYTES:
             self._release_soon(entry, call.id)
             return result
         try:
@@ -204,11 +204,11 @@ def _name_entry(call: RunningCall) -> str:
     return f"{call.server}:{digest}"
 
 
-async def _write(call: RunningCall, result: ToolResult) -> str:
+async def _write(call: RunningCall, result: ToolResult) -> bytes:
     blank = result.model_copy(update={"call_id": "", "name": ""})
 
-    def write() -> str:
-        return blank.model_dump_json(include=_KEPT, exclude_defaults=True)
+    def write() -> bytes:
+        return blank.model_dump_json(include=_KEPT, exclude_defaults=True).encode()
 
     if result.attachments or is_large([result.content, result.structured]):
         return await call.connection.long_work.run(write, allowed_s=ASKED_S)
