@@ -28,7 +28,7 @@ from tarsy_tasks import AsyncToolExecutor
 from tests.processes import DEMO_SERVER, Worker, environment_of, free_port, listening
 from tests.servers import either_era
 
-LOADS = (Load(1, 48), Load(8, 160), Load(64, 320))
+LOADS = (Load(1, 32), Load(8, 96), Load(64, 192))
 SMOKE_LOADS = (Load(1, 4), Load(8, 16))
 CACHED = "-cached"
 TEXT = "hello, this is the text of a tool call"
@@ -111,7 +111,7 @@ def main() -> None:
         return
     report = Report("cached")
     with tempfile.TemporaryDirectory() as name, deployment(Path(name)) as roles:
-        rounds, loads = (1, SMOKE_LOADS) if options.smoke else (7, LOADS)
+        rounds, loads = (1, SMOKE_LOADS) if options.smoke else (5, LOADS)
         rows = asyncio.run(run_rounds(roles, loads, rounds))
     head = ["answer", "in flight", "CPU ms, asked", "CPU ms, cached", "ratio", "p50 ms, asked", "p50 ms, cached"]
     report.add_table(head, rows)
