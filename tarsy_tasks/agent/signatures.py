@@ -62,8 +62,9 @@ def tool_signature(
     from tarsy_tasks.celery_app import agent_app, bound_agent
 
     app = agent_app() if app is None else app
-    who = {"agent_id": agent_id, "run_id": run_id}
-    info = CallInfo(call_id=call_id, name=name, timeout_s=timeout_s, no_cache=no_cache, **who)
+    info = CallInfo(
+        call_id=call_id, name=name, timeout_s=timeout_s, agent_id=agent_id, run_id=run_id, no_cache=no_cache
+    )
     return app.signature(
         "tarsy.call_tool",
         args=(server, tool, arguments, info.model_dump(exclude_none=True)),

@@ -24,7 +24,7 @@ from tarsy_tasks.telemetry.outage_log import OutageLog
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.failures import facts_of
 from tarsy_tasks.worker.calls.running_call import RunningCall
-from tarsy_tasks.worker.long_work import ASKED_S, LARGE_CHARS, is_large
+from tarsy_tasks.worker.long_work import ASKED_S, is_large
 
 __all__ = ["ResultCache"]
 
@@ -35,6 +35,8 @@ _RENEW_S = 1.5
 _LOOK_S, _LONGEST_LOOK_S = 0.05, 0.5
 """How often a worker looks for what another one is to keep: rarely, if that takes long."""
 _LARGEST_BYTES = 1024 * 1024
+_LONG_BYTES = 64 * 1024
+"""Reading less takes the event loop less than a thread would: nothing is masked."""
 _KEPT = {"call_id", "name", "content", "structured", "attachments", "content_types"}
 
 
@@ -218,7 +220,7 @@ async def _write(call: RunningCall, result: ToolResult) -> bytes:
 async def _read(call: RunningCall, text: bytes) -> ToolResult | None:
     """What is kept; None if it cannot be read, and is to be replaced."""
     try:
-        if len(text) > LARGE_CHARS:
+        if len(text) > _LONG_BYTES:
             return await call.connection.long_work.run(ToolResult.model_validate_json, text, allowed_s=inf)
         return ToolResult.model_validate_json(text)
     except ValidationError:
