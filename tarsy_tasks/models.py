@@ -40,6 +40,7 @@ class ToolCall(FrozenModel):
         idempotency_key: The same call of the same agent with the same key is made once. Within an hour, another call
             with the key gets the same answer, unless the call did not run (`unavailable`). None: each call is made.
         priority: `interactive`, `normal` or `batch`; None: that of the executor.
+        no_cache: The MCP server is asked even if an answer is kept (docs/result-cache.md); the new one replaces it.
     """
 
     id: str = ""
@@ -47,6 +48,7 @@ class ToolCall(FrozenModel):
     arguments: dict[str, Any] | str | None = None
     idempotency_key: str | None = Field(default=None, min_length=1, max_length=1000)
     priority: Priority | None = Field(default=None, exclude_if=not_)
+    no_cache: bool = Field(default=False, exclude_if=not_)
 
 
 class CallInfo(FrozenModel):
@@ -61,6 +63,7 @@ class CallInfo(FrozenModel):
         deadline: When nobody waits any more, in seconds since the epoch by the clock of Redis. None: never.
         sent_at: When the call was sent, by the same clock; only to measure how long it waited.
         events: Somebody listens to the events of the call (docs/progress.md), so its worker asks the server for them.
+        no_cache: As of `ToolCall`.
     """
 
     v: Literal[1] = PROTOCOL_VERSION
@@ -72,6 +75,7 @@ class CallInfo(FrozenModel):
     deadline: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     sent_at: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     events: bool = Field(default=False, exclude_if=not_)
+    no_cache: bool = Field(default=False, exclude_if=not_)
 
 
 class ToolDefinition(FrozenModel):
@@ -194,6 +198,7 @@ class ToolResult(FrozenModel):
             that would not help.
         priority: By which the call waited. A worker of a later version may have one that is only text here.
         principal: Who called, as far as a worker could verify that (docs/limits.md); empty for an anonymous call.
+        cached: It is the answer to another call, which was kept or was just being made (docs/result-cache.md).
     """
 
     v: Literal[1] = PROTOCOL_VERSION
@@ -216,6 +221,7 @@ class ToolResult(FrozenModel):
     retry_after_s: float | None = Field(default=None, exclude_if=not_)
     priority: Priority | str = Field(default=NORMAL, exclude_if=partial(eq, NORMAL))
     principal: str = Field(default="", exclude_if=not_)
+    cached: bool = Field(default=False, exclude_if=not_)
 
     @property
     def is_error(self) -> bool:
@@ -238,7 +244,9 @@ class ToolResult(FrozenModel):
         done = "rejected" if self.error_code is ErrorCode.INVALID_ARGUMENTS else "repaired"
         repaired = f", arguments {done}: {' '.join(self.repairs)}" if self.repairs else ""
         noted = f", noted: {' '.join(note.partition(':')[0] for note in self.notes)}" if self.notes else ""
-        return f"<{self.name}: {ending}, {len(self.content)} characters, {self.duration_s:.3g} s{repaired}{noted}>"
+        cached = ", cached" if self.cached else ""
+        size = f"{len(self.content)} characters"
+        return f"<{self.name}: {ending}, {size}, {self.duration_s:.3g} s{cached}{repaired}{noted}>"
 
     def __json__(self) -> dict[str, Any]:
         """How kombu encodes a task's return value."""

@@ -221,6 +221,8 @@ class CallDispatcher:
             "deadline": clock.at(call.deadline) - self._margin_s,
             "sent_at": call.sent_at,
         }
+        if call.call.no_cache:
+            info["no_cache"] = True
         if call.events is not None and not call.is_shared and not connection.replies.refuses_events:
             info["events"] = True
             call.events.stop = connection.replies.listen(call.id, partial(self._hear_events, call))

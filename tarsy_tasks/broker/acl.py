@@ -74,6 +74,7 @@ _WORKERS_OWN = (
     keys.agents_key("*"),
     keys.shares_key("*"),
     keys.error_budget_key("*"),
+    keys.cache_key("*"),
     keys.QUEUES,
     keys.LEASES,
     keys.DELAYED,

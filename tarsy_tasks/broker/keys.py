@@ -204,11 +204,18 @@ LIMIT_REPORT = limit_key("report")
 """The limits that workers keep to, a JSON string with a TTL."""
 
 
+def flight_key(entry: str) -> str:
+    """Who asks for what is to be kept as that entry of the cache, a string with a TTL; all others wait for it."""
+    return f"{cache_key(entry)}:flight"
+
+
 def suspended_key(server: str) -> str:
     """Sorted set of the instances that have suspended a server, by when that ends; server ids have no dot."""
     return f"{serving_key(server)}.suspended"
 
 
+cache_key = _prefixed("tarsy:cache:")
+"""An answer of a tool that is kept for a while, a JSON string with a TTL, by server and a digest. Workers write it."""
 agents_key = _prefixed("tarsy:agents:")
 """Set of the bound agents whose queues of a server got messages since a worker last looked. Agents add to it."""
 shares_key = _prefixed("tarsy:shares:")

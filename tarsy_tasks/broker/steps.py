@@ -144,18 +144,27 @@ def publish(*, queue: Key, tag: str, message: str, garbage_at: str, home: str) -
 def take(*, tag: str, home: str, new_entry: str, is_isolated: bool) -> tuple[int, bytes, bytes, bytes]: ...
 
 
-BEGIN_CHECK = f"""
-    local state, current, begun = unpack(redis.call('HMGET', marker, 'mark', 'owner', 'begun'))
-    if state == 'answered' then return {{state, ''}} end
-    if not state and redis.call('EXISTS', withdrawn) == 1 then return {{'withdrawn', ''}} end
-    if state == 'begun' and current ~= owner and current ~= earlier_owner then return {{state, current}} end
-    if is_audited then
+PROBE_AUDIT = f"""
+    local function probe_audit()
         local probe = redis.pcall('XADD', audit, '*', '{keys.AUDIT_FIELD}', '')
-        if type(probe) == 'table' then return {{'', '', probe.err}} end
+        if type(probe) == 'table' then return probe.err end
         redis.call('XDEL', audit, probe)
         redis.call('EXPIRE', audit, {keys.AUDIT_TTL_S})
     end
     """
+"""A Lua function: why the audit takes no entry, or nothing."""
+
+BEGIN_CHECK = (
+    PROBE_AUDIT
+    + """
+    local state, current, begun = unpack(redis.call('HMGET', marker, 'mark', 'owner', 'begun'))
+    if state == 'answered' then return {state, ''} end
+    if not state and redis.call('EXISTS', withdrawn) == 1 then return {'withdrawn', ''} end
+    if state == 'begun' and current ~= owner and current ~= earlier_owner then return {state, current} end
+    local trouble = is_audited and probe_audit()
+    if trouble then return {'', '', trouble} end
+    """
+)
 """In Lua, whether a call may begin: what `begin` does before it writes the marker."""
 BEGIN_MARK = f"""
     if not state or current ~= owner then

@@ -21,7 +21,7 @@ from tarsy_tasks.config.roots import FoundServers, find_servers, read_intercepto
 from tarsy_tasks.config.sandbox import Sandbox
 from tarsy_tasks.config.secret_places import find_exposed, find_written
 from tarsy_tasks.config.server_ids import build_server_id
-from tarsy_tasks.config.servers import Config, ErrorBudget, Masking, Retry, ServerConfig, Timeouts
+from tarsy_tasks.config.servers import Cache, Config, ErrorBudget, Masking, Retry, ServerConfig, Timeouts
 from tarsy_tasks.errors import ConfigError
 
 __all__ = [
@@ -170,6 +170,8 @@ def _known_keys(loc: KeyPath) -> Iterable[str]:
             return [*Retry.model_fields]
         case ("error_budget",):
             return [*ErrorBudget.model_fields]
+        case ("cache",):
+            return [*Cache.model_fields]
         case ("masking",):
             return [*Masking.model_fields]
         case ("sandbox",):

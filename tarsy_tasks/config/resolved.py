@@ -3,9 +3,13 @@
 Owns which of its values are secret. It exists only in the process that connects; no repr shows a value.
 """
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 from pydantic import SecretStr, ValidationError
 
@@ -48,6 +52,18 @@ class ResolvedServer:
     secrets: frozenset[str] = field(repr=False)
     shown: Mapping[str, str] = field(repr=False)
     files: tuple[str, ...] = field(default=(), compare=False)
+
+    @cached_property
+    def identity(self) -> str:
+        """SHA-256, in hexadecimal, of what the server is asked as: its program or address, and the credentials."""
+        address = [self.command, *map(_reveal, self.args), self.cwd, _reveal(self.url)]
+        named: list[Mapping[str, Any]] = [self.env, self.headers, dict(self.auth or ())]
+        plain = [{name: _reveal(value) for name, value in each.items()} for each in named]
+        return hashlib.sha256(json.dumps([address, plain], sort_keys=True).encode()).hexdigest()
+
+
+def _reveal(value: Any) -> Any:
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
 def _build_resolved(server: ServerConfig, values: Mapping[str, str]) -> ResolvedServer:

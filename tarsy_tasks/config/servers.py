@@ -5,6 +5,7 @@ resolves them (`variables`).
 """
 
 import re
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
@@ -18,7 +19,7 @@ from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN
 from tarsy_tasks.config.texts import Command, EnvName, HeaderName, HeaderValue, HiddenTexts, Line, Model, Text, Url
 from tarsy_tasks.config.variables import is_broker_variable
 
-__all__ = ["TRANSPORTS", "Config", "ErrorBudget", "Masking", "Retry", "ServerConfig", "Timeouts"]
+__all__ = ["TRANSPORTS", "Cache", "Config", "ErrorBudget", "Masking", "Retry", "ServerConfig", "Timeouts"]
 
 TRANSPORTS = {
     "stdio": "stdio",
@@ -37,6 +38,7 @@ _STDIO_KEYS = ("args", "env", "variables_file", "cwd", "inherit_env", "sandbox")
 _HTTP_KEYS = ("headers", "auth", "verify_ssl", "ca_file")
 
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_DAY_S = 24 * 3600
 
 
 class Timeouts(Model):
@@ -70,9 +72,15 @@ class Timeouts(Model):
 
     def call_timeout_s(self, tool: str) -> float:
         """Seconds that a call of `tool` may take."""
-        if tool in self.tools:
-            return self.tools[tool]
-        return next((seconds for glob, seconds in self.tools.items() if fnmatchcase(tool, glob)), self.call_s)
+        found = _find_by_name(tool, self.tools)
+        return self.call_s if found is None else found
+
+
+def _find_by_name(tool: str, seconds: Mapping[str, float]) -> float | None:
+    """What a mapping says of a tool: by its name, or else by the first glob that matches."""
+    if tool in seconds:
+        return seconds[tool]
+    return next((found for glob, found in seconds.items() if fnmatchcase(tool, glob)), None)
 
 
 class Retry(Model):
@@ -112,6 +120,20 @@ class ErrorBudget(Model):
         default=60, ge=10, le=3600, allow_inf_nan=False, description="The calls of so many seconds count."
     )
     min_calls: int = Field(default=20, ge=2, description="With fewer calls in the window it is not suspended.")
+
+
+class Cache(Model):
+    """Which answers of a server's tools are kept for a while, for all workers. Errors are never kept."""
+
+    tools: dict[Annotated[str, Field(min_length=1)], Annotated[_Seconds, Field(le=_DAY_S)]] = Field(
+        default_factory=dict,
+        description="How many seconds the answers of a tool are kept: by the name of a tool, or else by the first glob "
+        "(`get_*`) that matches. Only for tools that change nothing.",
+    )
+
+    def ttl_s(self, tool: str) -> float | None:
+        """Seconds that the answers of `tool` are kept; None: they are not."""
+        return _find_by_name(tool, self.tools)
 
 
 def _validate_group(name: str) -> str:
@@ -204,6 +226,9 @@ class ServerConfig(Model):
     )
     error_budget: ErrorBudget | None = Field(
         default=None, description="How many of its calls may fail before all workers suspend it; by default any number."
+    )
+    cache: Cache | None = Field(
+        default=None, description="Which answers of its tools are kept for a while; by default none."
     )
     retry: Retry = Field(default_factory=Retry, description="How a call is sent again after a failure of the session.")
     replay: Literal["hinted", "always", "never"] = Field(

@@ -108,6 +108,7 @@ class AuditEntry(BaseModel):
         duration_s: As in `ToolResult`.
         worker: Node name of the worker that wrote it; empty for an agent.
         bytes: Size of the stored answer; None if none was stored.
+        cached: As in `ToolResult`.
         steps: When it took its steps.
     """
 
@@ -139,6 +140,7 @@ class AuditEntry(BaseModel):
     duration_s: float = Field(default=0.0, allow_inf_nan=False)
     worker: str = ""
     bytes: int | None = None
+    cached: bool = False
     steps: tuple[Step, ...] = ()
 
     @property
@@ -153,7 +155,7 @@ class AuditEntry(BaseModel):
 
     def encode(self) -> str:
         """The text that Redis stores. Stream and id are known from where it is stored."""
-        unset = {name for name in ("priority", "operation") if getattr(self, name) == _DEFAULTS[name]}
+        unset = {name for name, default in _DEFAULTS.items() if getattr(self, name) == default}
         return self.model_dump_json(exclude={"id", "source", "damage", *unset}, exclude_none=True)
 
 
@@ -212,7 +214,7 @@ class AuditPage:
 
 
 _EVERYTHING = AuditFilter()
-_DEFAULTS = {"priority": NORMAL, "operation": TOOL_CALL}
+_DEFAULTS = {"priority": NORMAL, "operation": TOOL_CALL, "cached": False}
 _IDS = (
     *("server", "operation", "agent_id", "run_id", "principal", "priority"),
     *("call_id", "task_id", "error_code", "worker"),

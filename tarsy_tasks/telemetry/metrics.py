@@ -5,6 +5,7 @@ Owns the names of the numbers, which are the same in memory and in Redis, and wh
 sums of microseconds, so that they can be added up exactly:
 
     calls:OUTCOME                 calls with this outcome
+    cached                        calls that were answered without asking the server, from the cache of answers
     retries                       how often calls were sent again
     code:CODE                     calls with this error code
     denied:KIND                   calls that a rule of this kind in the policy denied
@@ -75,6 +76,7 @@ _NAMES = frozenset(
         *(f"{_DENIED}{kind}" for kind in RuleKind),
         LONGEST,
         *(f"{time}:{bucket}" for time in ("took", "waited") for bucket in (*BUCKET_NAMES, "us")),
+        "cached",
         "retries",
         "recreations",
         "suspensions",
@@ -213,6 +215,10 @@ class ToolMetrics:
     @property
     def pauses(self) -> int:
         return self.numbers.get("pauses", 0)
+
+    @property
+    def cached(self) -> int:
+        return self.numbers.get("cached", 0)
 
     @property
     def retries(self) -> int:

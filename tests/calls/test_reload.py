@@ -65,6 +65,14 @@ def test_a_changed_server_gets_a_new_session_beside_the_old(deployment: Deployme
     assert old.runs() == {f"r{n}": 1 for n in range(8)} | ({"later": 1} if old.runs()["later"] else {})
 
 
+def test_a_cache_of_answers_is_used_once_it_is_configured(deployment: Deployment, tmp_path: Path) -> None:
+    server = witness(Ledger(tmp_path / "kept"))
+    deployment.serve({**DESK, "kept": server})
+    deployment.serve({**DESK, "kept": {**server, "cache": {"tools": {"look": 60}}}})
+    with ToolExecutor(timeout_s=20) as tools:
+        wait_until(lambda: call(tools, "kept.look", key="a").cached, "answers are kept")
+
+
 def test_an_unchanged_server_is_not_touched(deployment: Deployment, tmp_path: Path) -> None:
     kept = Ledger(tmp_path / "kept")
     servers = {**DESK, "books": witness(kept)}

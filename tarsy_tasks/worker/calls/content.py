@@ -146,6 +146,7 @@ def mask_result(found: ToolResult, masker: Masker, **facts: Unpack[CallFacts]) -
         error_code=code if code is None or isinstance(code, ErrorCode) else masker.mask(code),
         content_types=tuple(map(masker.mask, found.content_types)),
         notes=_mask_notes(found.notes, masker),
+        cached=found.cached,
         **facts,
     )
 

@@ -234,6 +234,7 @@ class Audit:
             "duration_s": result.duration_s or round(duration_s, 6),
             "worker": self._worker,
             "bytes": size_bytes,
+            "cached": result.cached or None,
             "steps": list(self._steps(record, at)),
         }
         return _encode({name: value for name, value in fields.items() if value is not None})

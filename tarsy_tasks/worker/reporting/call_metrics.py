@@ -127,6 +127,8 @@ class CallMetrics:
         if result.attempts and result.duration_s:
             numbers[f"took:{bucket_of(result.duration_s)}"] = 1
             numbers["took:us"] = numbers[LONGEST] = round(result.duration_s * 1e6)
+        if result.cached:
+            numbers["cached"] = 1
         if result.attempts > 1:
             numbers["retries"] = result.attempts - 1
         if waited_s is not None:

@@ -128,6 +128,12 @@ class ServerConnection:
         return self._opener.ignored_events
 
     @property
+    def identity(self) -> str:
+        """A digest of program, address and credentials, by which the server knows the worker; empty before the first
+        attempt to connect."""
+        return self._opener.identity
+
+    @property
     def state(self) -> State:
         """The state of the shared session."""
         if self._opening is not None:

@@ -121,6 +121,11 @@ class SessionOpener:
         """As of `ServerConnection`."""
         return self._transport.ignored_events
 
+    @property
+    def identity(self) -> str:
+        """As of `ServerConnection`."""
+        return self._transport.identity
+
     async def open(self, *, is_trial: bool = False) -> Session:
         """A new session; tried again for as long as the server is expected back.
 

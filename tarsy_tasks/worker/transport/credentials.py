@@ -53,9 +53,14 @@ class RequestCredentials:
 
 
 class Credentials:
-    """The credentials for one server, shared by its sessions in this process."""
+    """The credentials for one server, shared by its sessions in this process.
+
+    Attributes:
+        resolved: The server as it was last resolved; None before.
+    """
 
     def __init__(self, server: ServerConfig, on_secrets: Callable[[Iterable[str]], None]) -> None:
+        self.resolved: ResolvedServer | None = None
         self._server = server
         self._on_secrets = on_secrets
         self._fixed = RequestCredentials()
@@ -63,7 +68,7 @@ class Credentials:
 
     def use(self, resolved: ResolvedServer) -> None:
         """Use the credentials of a configuration that was just resolved."""
-        self._fixed = _build_fixed(resolved)
+        self.resolved, self._fixed = resolved, _build_fixed(resolved)
         if not isinstance(resolved.auth, OAuthClientCredentials):
             return
         if self._tokens is None:

@@ -82,6 +82,12 @@ class ServerTransport:
         """As of `Flood.ignored`, over all sessions."""
         return self._flood.ignored
 
+    @property
+    def identity(self) -> str:
+        """As of `ResolvedServer`, as it was last resolved; empty before."""
+        resolved = self._credentials.resolved
+        return "" if resolved is None else resolved.identity
+
     @asynccontextmanager
     async def open(self, on_end: Callable[[str], None]) -> AsyncGenerator[Dispatcher[Any]]:
         """A transport, not yet connected, that yields what the SDK's `ClientSession` sends and receives with.
@@ -93,6 +99,7 @@ class ServerTransport:
             ConfigError: A variable is not set, a file cannot be read, or a value is not valid.
         """
         resolved = await asyncio.to_thread(resolve_variables, self._server, os.environ)
+        self._credentials.resolved = resolved
         self._on_secrets(resolved.secrets)
         self.address = str(without_secrets(address_of(resolved))) if resolved.url is not None else ""
         match self._server.transport:
