@@ -1,5 +1,5 @@
-"""Imports run down: no circles, and no arrow up between the folders; lazy imports and those for types count. Modules are
-short."""
+"""Modules are short, and imports run down: no circles, and no arrow up between the folders; lazy imports and those for
+types count."""
 
 import ast
 import statistics
