@@ -7,6 +7,7 @@ indented, and where a plain call and a call with a thread part, there are two li
     agent/dispatcher.py                   name → server, call → message in the queue `mcp.<server>`
         agent/connection.py                   sends it, with an entry in the in-flight table (`broker/steps.py`)
     worker/process/fetcher.py             takes the message from its queue, with a lease (`broker/fetch.py`)
+    worker/process/fetch_step.py          makes it a plain call, or gives it to Celery's consumer
     worker/process/plain_calls.py         plain: no thread; reads the message, and stores the answer from the loop
     worker/calls/tasks.py                 with a thread: `tarsy.call_tool`, in Celery's tracer
         worker/calls/task_execution.py        how that thread waits for the loop (`process/pool.py` has both)
@@ -22,8 +23,8 @@ indented, and where a plain call and a call with a thread part, there are two li
     agent/reply_listener.py               the answer, which is published with that, reaches the agent that waits
 
 What both halves share is at the top: `models` and `outcomes` (what an agent reads), `errors`, `tool_names`,
-`settings`, `health`, `catalogue`, and the packages `config`, `arguments`, `masking`, `broker` and `telemetry`.
-Importing this package imports nothing; every public name is loaded when it is first used.
+`settings`, `health`, `catalogue`, and the packages `config`, `arguments`, `masking`, `policy`, `broker` and
+`telemetry`. Importing this package imports nothing; every public name is loaded when it is first used.
 """
 
 from importlib import import_module

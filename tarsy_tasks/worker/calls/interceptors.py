@@ -29,6 +29,6 @@ def build_interceptors(context: WorkerContext, users: Iterable[Interceptor]) -> 
         users,
         [
             # attempt: right before the call is sent
-            BeginMarker(context),
+            BeginMarker(context),  # in one step with the limits of the policy, which Redis counts
         ],
     )
