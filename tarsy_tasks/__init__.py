@@ -7,6 +7,7 @@ indented, and where a plain call and a call with a thread part, there are two li
     agent/dispatcher.py                   name → server, call → message in the queue `mcp.<server>`
         agent/connection.py                   sends it, with an entry in the in-flight table (`broker/steps.py`)
     worker/process/fetcher.py             takes the message from its queue, with a lease (`broker/fetch.py`)
+    worker/process/fetch_step.py          makes it a plain call, or gives it to Celery's consumer
     worker/process/plain_calls.py         plain: no thread; reads the message, and stores the answer from the loop
     worker/calls/tasks.py                 with a thread: `tarsy.call_tool`, in Celery's tracer
         worker/calls/task_execution.py        how that thread waits for the loop (`process/pool.py` has both)
@@ -22,8 +23,8 @@ indented, and where a plain call and a call with a thread part, there are two li
     agent/reply_listener.py               the answer, which is published with that, reaches the agent that waits
 
 What both halves share is at the top: `models` and `outcomes` (what an agent reads), `errors`, `tool_names`,
-`settings`, `health`, `catalogue`, and the packages `config`, `arguments`, `masking`, `broker` and `telemetry`.
-Importing this package imports nothing; every public name is loaded when it is first used.
+`settings`, `health`, `catalogue`, and the packages `config`, `arguments`, `masking`, `policy`, `broker` and
+`telemetry`. Importing this package imports nothing; every public name is loaded when it is first used.
 """
 
 from importlib import import_module
@@ -31,7 +32,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tarsy_tasks.agent.async_executor import AsyncPendingCall, AsyncToolExecutor
-    from tarsy_tasks.agent.executor import PendingCall, ToolExecutor
+    from tarsy_tasks.agent.executor import ToolExecutor
+    from tarsy_tasks.agent.pending_call import PendingCall
     from tarsy_tasks.agent.signatures import tool_signature
     from tarsy_tasks.agent.tool_list import ToolList
     from tarsy_tasks.call_events import CallEvent, CallLog, CallProgress, CallRestarted, DeadlineMoved
@@ -89,7 +91,8 @@ _NAMES = {
     "outcomes": "ErrorCode Outcome",
     "prompts": "Completion PromptArgument PromptDefinition PromptMessage PromptResult",
     "resources": "ResourceContents ResourceDefinition ResourceResult ResourceTemplate",
-    "agent.executor": "PendingCall ToolExecutor",
+    "agent.executor": "ToolExecutor",
+    "agent.pending_call": "PendingCall",
     "agent.tool_list": "ToolList",
     "entry_point": "app",
     "masking.masker": "mask_text",

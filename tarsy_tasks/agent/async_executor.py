@@ -12,9 +12,9 @@ from typing import Any, Self, TypeVar
 
 from tarsy_tasks.agent.advice import Permission
 from tarsy_tasks.agent.background import run_in_background, wait_for
-from tarsy_tasks.agent.dispatcher import CallDispatcher
 from tarsy_tasks.agent.event_stream import CallEvents, EventBuffer
-from tarsy_tasks.agent.executor import BaseExecutor, BasePendingCall
+from tarsy_tasks.agent.executor import BaseExecutor
+from tarsy_tasks.agent.pending_call import BasePendingCall
 from tarsy_tasks.agent.progress_calls import AsyncProgressCalls, OnProgress
 from tarsy_tasks.agent.resources import Readable, build_completion
 from tarsy_tasks.agent.results import read_listed, read_structured
@@ -32,23 +32,13 @@ __all__ = ["AsyncPendingCall", "AsyncToolExecutor"]
 T = TypeVar("T")
 
 
-class AsyncPendingCall(BasePendingCall):
+class AsyncPendingCall(BasePendingCall[AsyncProgressCalls]):
     """`PendingCall` with `await`.
 
     Attributes:
         id: The task id, as Flower shows it; empty for a call that was rejected before it was sent.
         call: The call itself.
     """
-
-    def __init__(
-        self,
-        dispatcher: CallDispatcher,
-        submitted: SubmittedCall,
-        events: EventBuffer | None = None,
-        progress_calls: AsyncProgressCalls | None = None,
-    ) -> None:
-        super().__init__(dispatcher, submitted, events)
-        self._progress_calls = progress_calls
 
     def events(self) -> AsyncIterator[CallEvent]:
         """As `PendingCall.events`."""

@@ -38,6 +38,6 @@ def build_interceptors(context: WorkerContext, users: Iterable[Interceptor], *, 
             # call: behind those of the users, so that what is kept passes all that a call passes
             *([ResultCache(context)] if is_cached else ()),
             # attempt: right before the call is sent
-            BeginMarker(context),
+            BeginMarker(context),  # in one step with the limits of the policy, which Redis counts
         ],
     )

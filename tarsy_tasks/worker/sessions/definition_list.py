@@ -1,43 +1,62 @@
-"""The definitions that a server lists, collected page by page: built in slices off the event loop, and bounded."""
+"""The definitions that a server lists, all pages of them: built in slices off the event loop, and bounded."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 from tarsy_tasks.models import FrozenModel
 from tarsy_tasks.worker.long_work import ASKED_S, LongWork
 from tarsy_tasks.worker.sessions.definition_fields import count_chars
-from tarsy_tasks.worker.sessions.paging import ListingError
+from tarsy_tasks.worker.sessions.paging import ListingError, Page, read_pages
 
-__all__ = ["DefinitionList"]
+__all__ = ["list_definitions"]
 
 _MAX_CHARS = 1024 * 1024
 """Of all that is kept of one list."""
 _SLICE = 50
 
 T = TypeVar("T")
+PageT = TypeVar("PageT", bound=Page)
 Definition = TypeVar("Definition", bound=FrozenModel)
 
 
-class DefinitionList(Generic[Definition]):
-    """What a server has listed so far; `method` is MCP's name of the request."""
+async def list_definitions(
+    method: str,
+    fetch: Callable[[str | None], Awaitable[PageT]],
+    entries_of: Callable[[PageT], Sequence[T]],
+    build: Callable[[T], Definition],
+    long_work: LongWork,
+) -> tuple[Definition, ...]:
+    """All that a server lists.
+
+    Args:
+        method, fetch: As for `read_pages`.
+        entries_of: What is on a page.
+        build: What is kept of an entry, masked; called off the event loop.
+
+    Raises:
+        ListingError: The list does not end, or is too long.
+        MCPError: The request failed.
+    """
+    kept = _DefinitionList[Definition](method)
+    async for page in read_pages(method, fetch, lambda page: len(entries_of(page))):
+        entries = entries_of(page)
+        for start in range(0, len(entries), _SLICE):
+            await long_work.run(kept.add, entries[start : start + _SLICE], build, allowed_s=ASKED_S)
+    return tuple(kept.definitions)
+
+
+class _DefinitionList(Generic[Definition]):
+    """What a server has listed so far."""
 
     def __init__(self, method: str) -> None:
+        self.definitions: list[Definition] = []
         self._method = method
-        self._found: list[Definition] = []
         self._chars = 0
 
-    @property
-    def definitions(self) -> tuple[Definition, ...]:
-        return tuple(self._found)
-
-    async def add(self, page: Sequence[T], build: Callable[[T], Definition], long_work: LongWork) -> None:
-        for start in range(0, len(page), _SLICE):
-            await long_work.run(self._add, page[start : start + _SLICE], build, allowed_s=ASKED_S)
-
-    def _add(self, page: Sequence[T], build: Callable[[T], Definition]) -> None:
-        for each in page:
+    def add(self, entries: Sequence[T], build: Callable[[T], Definition]) -> None:
+        for each in entries:
             definition = build(each)
             self._chars += count_chars(definition.model_dump(mode="json"))
             if self._chars > _MAX_CHARS:
                 raise ListingError(f"has a {self._method} of more than {_MAX_CHARS} characters")
-            self._found.append(definition)
+            self.definitions.append(definition)

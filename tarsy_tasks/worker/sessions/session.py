@@ -1,8 +1,8 @@
 """One open MCP session, from its connect to its end.
 
-Owns the SDK's `Client`, which one task must enter and leave because of its cancel scopes; the server's list of tools,
-kept current; and the signs that a session is lost or stuck. Everything runs on the session loop. When a session is
-opened or replaced is decided in `connection`.
+Owns the SDK's `Client`, which one task must enter and leave because of its cancel scopes; the server's list of tools;
+and the signs that a session is lost or stuck. Everything runs on the session loop. When a session is opened or replaced
+is decided in `connection`; `list_changes` notices when the list of tools has changed.
 """
 
 import asyncio
@@ -14,9 +14,8 @@ from importlib.metadata import version
 from typing import Any, Literal, TypeVar, cast
 
 from mcp import Client, MCPError
-from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.dispatcher import Dispatcher
-from mcp_types import LOG_LEVEL_META_KEY, CallToolResult, Implementation, ToolListChangedNotification
+from mcp_types import LOG_LEVEL_META_KEY, CallToolResult, Implementation
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from tarsy_tasks.config import ServerConfig
@@ -24,6 +23,7 @@ from tarsy_tasks.models import ToolDefinition, ToolListing
 from tarsy_tasks.worker.long_work import LongWork, charged_in_full
 from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.sessions.call_errors import describe_error
+from tarsy_tasks.worker.sessions.list_changes import ListChanges
 from tarsy_tasks.worker.sessions.listing import ListingError, UnmaskedTool, build_listing, list_all_tools
 from tarsy_tasks.worker.sessions.output_check import find_output_problem
 from tarsy_tasks.worker.sessions.recovery import REQUEST_TIMEOUT, Executed, classify_error
@@ -42,9 +42,6 @@ Mode = Literal["auto", "legacy"]
 _CLIENT_INFO = Implementation(name="tarsy-tasks", version=version("tarsy-tasks"))
 _CLOSE_S = 8.0
 """Closing a stdio server takes up to 6.5 s when it ignores its closed stdin and SIGTERM."""
-_RELIST_PAUSE_S = 1.0
-_LISTEN_PAUSE_S = 5.0
-_METHOD_NOT_FOUND = -32601
 _SHOWN_CHARS = 200
 _LOG_LEVEL = "info"
 
@@ -98,7 +95,6 @@ class Session:
         self._probing: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
         self._closing = asyncio.Event()
-        self._tools_changed = asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
 
     @property
@@ -123,7 +119,7 @@ class Session:
 
     async def _run(self, ready: asyncio.Future[None], connect_s: float) -> None:
         started = time.monotonic()
-        following: list[asyncio.Task[None]] = []
+        changes = ListChanges(self._server.name, self._relist, lambda: self.lost, self._masker)
         try:
             # Not anyio.fail_after: entered here and left elsewhere, it would break the nesting of the SDK's scopes.
             async with asyncio.timeout(connect_s) as limit:
@@ -134,7 +130,7 @@ class Session:
                     client_info=_CLIENT_INFO,
                     cache=None,
                     mode=self._mode,
-                    message_handler=self._on_message,
+                    message_handler=changes.hear,
                 ) as client:
                     self._client = client
                     cast("Any", client.session).validate_tool_result = _accept
@@ -142,7 +138,7 @@ class Session:
                     self._describe(client)
                     await self.list_tools()
                     limit.reschedule(None)
-                    following = self._follow_changes(client)
+                    changes.follow(client, is_handshake_era=self.is_handshake_era)
                     logger.info(
                         "connected to MCP server %s: %s, protocol %s (%s era), %s, %d tools, %d ms",
                         *(self._server.name, self._server.transport, self.protocol, self.era, self.server_info),
@@ -150,13 +146,13 @@ class Session:
                     )
                     ready.set_result(None)
                     await self._closing.wait()
-                    await _cancel(following)
+                    await changes.stop()
         except BaseException as error:
             self.mark_lost(describe_error(_first_leaf(error), self._masker))
             if not ready.done():
                 ready.set_exception(_first_leaf(error))
         finally:
-            await _cancel(following)
+            await changes.stop()
             self.lost = True
 
     def _describe(self, client: Client) -> None:
@@ -308,55 +304,13 @@ class Session:
         finally:
             self._probing = None
 
-    def _follow_changes(self, client: Client) -> list["asyncio.Task[None]"]:
-        """Keep `tools` current when the server reports changes. In the handshake era many servers do so without having
-        announced it: those of the Python SDK cannot.
-        """
-        if (tools := client.server_capabilities.tools) is None:
-            return []
-        following = [asyncio.create_task(self._relist_on_change())]
-        if tools.list_changed and not self.is_handshake_era:
-            following.append(asyncio.create_task(self._listen(client)))
-        return following
-
-    async def _on_message(self, message: Any) -> None:
-        if isinstance(message, ToolListChangedNotification):
-            self._tools_changed.set()
-
-    async def _relist_on_change(self) -> None:
-        while not self.lost:
-            await self._tools_changed.wait()
-            self._tools_changed.clear()
-            try:
-                before = self.tools
-                await self._long_work.pause()  # not within the time limit of the listing
-                with charged_in_full():
-                    await self.list_tools()
-                if self.tools is not before:
-                    self._on_tools()
-            except Exception as error:
-                why = describe_error(error, self._masker)
-                logger.warning("MCP server %s changed its tools, but did not list them: %s", self._server.name, why)
-            # A server that changes its tools all the time is listed once a second.
-            await asyncio.sleep(_RELIST_PAUSE_S)
-
-    async def _listen(self, client: Client) -> None:
-        """In the 2026 era changes come over a stream; those between two streams are not reported."""
-        may_have_missed = False
-        while not self.lost:
-            try:
-                async with client.listen(tools_list_changed=True) as events:
-                    if may_have_missed:
-                        self._tools_changed.set()
-                    async for _ in events:
-                        self._tools_changed.set()
-            except MCPError as error:
-                if error.code == _METHOD_NOT_FOUND:
-                    return
-            except (SubscriptionLost, TimeoutError):
-                pass
-            may_have_missed = True
-            await asyncio.sleep(_LISTEN_PAUSE_S)
+    async def _relist(self) -> None:
+        before = self.tools
+        await self._long_work.pause()  # not within the time limit of the listing
+        with charged_in_full():
+            await self.list_tools()
+        if self.tools is not before:
+            self._on_tools()
 
     async def close(self, drain_s: float = 0.0) -> None:
         """End the session once its calls are done, at most `drain_s` seconds from now."""
@@ -386,14 +340,6 @@ def _client_over(transport: AbstractAsyncContextManager[Dispatcher[Any]], **opti
 
 async def _accept(_tool: str, _result: CallToolResult) -> None:
     """In place of the SDK's check of a result, which makes an error of an answer that can be read."""
-
-
-async def _cancel(tasks: "list[asyncio.Task[None]]") -> None:
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
-    tasks.clear()
 
 
 def _first_leaf(error: BaseException) -> BaseException:
