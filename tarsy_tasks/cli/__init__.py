@@ -33,6 +33,7 @@ _MODULES = {
     "health": "health",
     "limits": "limits",
     "policy": "policy",
+    "preflight": "preflight",
     "prompts": "prompts",
     "read": "resources",
     "ready": "probes",
