@@ -3,6 +3,7 @@
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,7 +48,7 @@ def running_postgres(directory: Path, user: str, password: str) -> Iterator[int]
         wait_until(lambda: "ready to accept connections" in log.read_text(errors="replace"), "it starts", _TIMEOUT_S)
         yield port
     finally:
-        process.terminate()
+        process.send_signal(signal.SIGINT)  # it does not wait for its clients
         process.wait(_TIMEOUT_S)
 
 

@@ -71,6 +71,7 @@ def _remote(url: str, variable: str, **timeouts: float) -> dict[str, Any]:
     return {"url": url, "auth": {"type": "bearer", "token": f"${{{variable}}}"}, "timeouts": timeouts}
 
 
+_NOT_STARTED = "no test of this package starts it"
 _MCP_PROJECT = "the MCP project (modelcontextprotocol/servers)"
 _FILESYSTEM = "@modelcontextprotocol/server-filesystem@2026.8.31"
 _TOOLBOX = "@toolbox-sdk/server@1.12.0"
@@ -115,12 +116,23 @@ PRESETS: dict[str, Preset] = {
             "POSTGRES_USER": "a role that may do no more than agents may: the server itself restricts nothing",
             "POSTGRES_PASSWORD": "of that role",
         },
+        tools=(
+            *("database_overview", "execute_sql", "get_column_cardinality", "get_query_plan"),
+            *("list_active_queries", "list_autovacuum_configurations", "list_available_extensions"),
+            *("list_database_stats", "list_indexes", "list_installed_extensions", "list_invalid_indexes"),
+            *("list_locks", "list_memory_configurations", "list_pg_settings", "list_publication_tables"),
+            *("list_query_stats", "list_replication_slots", "list_roles", "list_schemas", "list_sequences"),
+            *("list_stored_procedure", "list_table_stats", "list_tables", "list_tablespaces"),
+            *("list_top_bloated_tables", "list_triggers", "list_views", "long_running_transactions"),
+            *("replication_stats",),
+        ),
     ),
     "fetch": Preset(
         _MCP_PROJECT,
         f"PyPI {_FETCH}",
         _uvx(_FETCH, timeouts={"call_s": 60}),
         tools=("fetch",),
+        untested=_NOT_STARTED,
     ),
     "git": Preset(
         _MCP_PROJECT,
@@ -130,6 +142,7 @@ PRESETS: dict[str, Preset] = {
         folders=True,
         before_words=("--repository",),
         most_words=1,
+        untested=_NOT_STARTED,
     ),
     "playwright": Preset(
         "Microsoft (microsoft/playwright-mcp)",
@@ -141,6 +154,7 @@ PRESETS: dict[str, Preset] = {
             session="per_call",
             timeouts={"call_s": 60},
         ),
+        untested=_NOT_STARTED,
     ),
     "github": Preset(
         "GitHub (github/github-mcp-server)",
