@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -30,12 +30,13 @@ def running_postgres(directory: Path, user: str, password: str) -> Iterator[int]
     secret.write_text(password)
     for path in (directory, secret):
         shutil.chown(path, account)
+    # pytest's folders are closed to all but their owner.
     for parent in (directory, *directory.parents):
         if parent.stat().st_uid == os.getuid() and not parent.stat().st_mode & 0o001:
             parent.chmod(parent.stat().st_mode | 0o011)
     options = ["-A", "scram-sha-256", "-U", user, f"--pwfile={secret}", "-E", "UTF8", "--locale=C", "-N"]
-    run = {"user": account, "cwd": directory, "capture_output": True, "text": True}
-    done = subprocess.run([_find("initdb"), "-D", str(data), *options], timeout=_TIMEOUT_S, check=False, **run)  # type: ignore[call-overload]
+    run: Any = {"user": account, "cwd": directory, "capture_output": True, "text": True}
+    done = subprocess.run([_find("initdb"), "-D", str(data), *options], timeout=_TIMEOUT_S, check=False, **run)
     assert done.returncode == 0, done.stderr
     port = free_port()
     settings = {"listen_addresses": "127.0.0.1", "unix_socket_directories": str(directory), "fsync": "off"}

@@ -48,23 +48,25 @@ class Preset:
     untested: str = ""
 
 
-def _program(command: str, *args: str, write: Sequence[str], sandbox: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+def _program(
+    command: str, args: Sequence[str], write: Sequence[str], sandbox: Mapping[str, Any] | None, more: Mapping[str, Any]
+) -> dict[str, Any]:
     return {
         "command": command,
         "args": [*args],
         "inherit_env": "minimal",
-        "sandbox": {"network": True, "write": [*write], **sandbox},
-        "timeouts": {"connect_s": _DOWNLOAD_S, **more.pop("timeouts", {})},
+        "sandbox": {"network": True, "write": [*write], **(sandbox or {})},
         **more,
+        "timeouts": {"connect_s": _DOWNLOAD_S, **more.get("timeouts", {})},
     }
 
 
-def _npx(package: str, *args: str, **more: Any) -> dict[str, Any]:
-    return _program("npx", "-y", package, *args, write=[_NPM_CACHE], **{"sandbox": {}, **more})
+def _npx(package: str, *args: str, sandbox: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    return _program("npx", ("-y", package, *args), (_NPM_CACHE,), sandbox, more)
 
 
 def _uvx(package: str, *args: str, **more: Any) -> dict[str, Any]:
-    return _program("uvx", package, *args, write=_UV_FILES, **{"sandbox": {}, **more})
+    return _program("uvx", (package, *args), _UV_FILES, None, more)
 
 
 def _remote(url: str, variable: str, **timeouts: float) -> dict[str, Any]:
@@ -131,7 +133,6 @@ PRESETS: dict[str, Preset] = {
         _MCP_PROJECT,
         f"PyPI {_FETCH}",
         _uvx(_FETCH, timeouts={"call_s": 60}),
-        tools=("fetch",),
         untested=_NOT_STARTED,
     ),
     "git": Preset(
@@ -192,7 +193,7 @@ def build_preset(name: str, words: Sequence[str]) -> dict[str, Any]:
         raise ConfigError(f"the preset {name} needs {preset.words}: `servers add NAME --preset {name} /path`")
     if preset.folders and (relative := [word for word in words if not word.startswith(("/", "${"))]):
         raise ConfigError(f"the preset {name}: {relative[0]!r} is not an absolute path; workers may run elsewhere")
-    entry = {"description": f"{preset.publisher}, {preset.source}", **preset.entry}
+    entry: dict[str, Any] = {"description": f"{preset.publisher}, {preset.source}", **preset.entry}
     if words:
         entry["args"] = [*entry["args"], *preset.before_words, *words]
     if preset.folders:

@@ -33,7 +33,7 @@ class _Input(_Model):
     value: str | None = None
     default: str | None = None
     is_required: bool = False
-    variables: dict[str, "_Input"] = Field(default_factory=dict)
+    variables: dict[str, "_Input"] = Field(default_factory=dict[str, "_Input"])
 
 
 class _NamedInput(_Input):
@@ -49,8 +49,8 @@ class _Argument(_Input):
 class _Transport(_Model):
     type: str
     url: str | None = None
-    headers: list[_NamedInput] = Field(default_factory=list)
-    variables: dict[str, _Input] = Field(default_factory=dict)
+    headers: list[_NamedInput] = Field(default_factory=list[_NamedInput])
+    variables: dict[str, _Input] = Field(default_factory=dict[str, _Input])
 
 
 class _Package(_Model):
@@ -58,16 +58,16 @@ class _Package(_Model):
     identifier: str
     version: str = ""
     transport: _Transport = Field(default_factory=lambda: _Transport(type="stdio"))
-    runtime_arguments: list[_Argument] = Field(default_factory=list)
-    package_arguments: list[_Argument] = Field(default_factory=list)
-    environment_variables: list[_NamedInput] = Field(default_factory=list)
+    runtime_arguments: list[_Argument] = Field(default_factory=list[_Argument])
+    package_arguments: list[_Argument] = Field(default_factory=list[_Argument])
+    environment_variables: list[_NamedInput] = Field(default_factory=list[_NamedInput])
 
 
 class _Document(_Model):
     name: str
     version: str = ""
-    packages: list[_Package] = Field(default_factory=list)
-    remotes: list[_Transport] = Field(default_factory=list)
+    packages: list[_Package] = Field(default_factory=list[_Package])
+    remotes: list[_Transport] = Field(default_factory=list[_Transport])
 
 
 class ConvertedServer(NamedTuple):
