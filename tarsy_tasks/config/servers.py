@@ -191,6 +191,17 @@ class ServerConfig(Model):
     )
     enabled: bool = Field(default=True, description="Whether the server is used at all.")
     required: bool = Field(default=True, description="Whether a worker with a strict start fails without it.")
+    start: Literal["eager", "on_demand"] = Field(
+        default="eager",
+        description="eager: it is connected when a worker starts, and stays so. on_demand: when it is first used, and "
+        "until it was idle for `idle_stop_s`.",
+    )
+    idle_stop_s: float = Field(
+        default=300,
+        ge=1,
+        allow_inf_nan=False,
+        description="With `start: on_demand`: after so many seconds with nothing in flight it is stopped.",
+    )
     timeouts: Timeouts = Field(default_factory=Timeouts, description="How long to wait for the server.")
     session: Literal["shared", "per_call"] = Field(
         default="shared",
@@ -250,6 +261,13 @@ class ServerConfig(Model):
                     f"{quote(each)} belongs to the worker and is not inherited; set it in `env` if the server needs it"
                 )
         return value  # pyright: ignore[reportUnknownVariableType]
+
+    @field_validator("idle_stop_s")
+    @classmethod
+    def _validate_idle_stop(cls, value: float, info: ValidationInfo) -> float:
+        if info.data.get("start") == "eager":
+            raise ValueError("a server that starts with its worker is never stopped; add `start: on_demand`")
+        return value
 
     @field_validator("transport", mode="before")
     @classmethod

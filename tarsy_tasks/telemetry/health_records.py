@@ -68,12 +68,13 @@ class HealthRecord(BaseModel):
         target: The program or the address that the worker connects to, masked; without credentials.
         is_busy: It ran calls and did not list its tools meanwhile, like a server that does one thing at a time.
         is_restarting: Its process was lost and is being started again: it is not healthy, but there is no alert yet.
+        is_idle: It starts on demand and does not run, because nobody needs it now: it is healthy.
         longer_attempt_s: The program of a server took too long to start, as one does that is downloaded first, and the
             next attempt may take so many seconds; None otherwise.
         latency_s: Seconds that the check took in the worker; None when a recent answer to a call made it unnecessary.
         queue_wait_s: Seconds that the check waited in its queue while the worker that took it was taking messages, by
             the clock of Redis; None for a worker's own checks.
-        tool_count: How many tools the server lists; None when it did not answer.
+        tool_count: How many tools the server lists, or listed before it was idle; None when it did not answer.
         checked_at: When the server last answered, or last failed to: seconds since the epoch, by the clock of Redis.
         since: Since when it is healthy, or not healthy, for this worker; by the same clock.
         recent_calls: Calls of the last minutes that this worker sent to it, at most 20.
@@ -83,7 +84,8 @@ class HealthRecord(BaseModel):
         protocol: Version of MCP that the session speaks; None without a session.
         era: `handshake` for versions before 2026-07-28, `2026` for later ones; None without a session.
         server_info: Name and version that the server reports; None without a session.
-        sessions_opened: How many shared sessions this worker has had; all but the first replaced one.
+        sessions_opened: How many shared sessions this worker has had. All but the first replaced one, or began after an
+            idle time.
         is_held: An operator has disconnected the server.
         max_concurrency: How many of the server's calls this worker runs at once.
         configuration: Version of the configuration that this worker has, policy included.
@@ -100,6 +102,7 @@ class HealthRecord(BaseModel):
     target: str | None = None
     is_busy: bool = False
     is_restarting: bool = False
+    is_idle: bool = False
     longer_attempt_s: float | None = None
     latency_s: float | None = None
     queue_wait_s: float | None = None
@@ -130,6 +133,7 @@ class ServerHealth(BaseModel):
         since: When a worker's verdict last changed, by the same clock.
         recent_calls: Calls of the last minutes, over all workers, at most 20 each.
         failed_calls: How many of them had no result, or an error.
+        is_idle: It starts on demand, and runs nowhere, because nobody needs it now.
         check: The record of the last check that came through the queue.
         workers: The record of each worker, by its name.
         skipped: What could not be read in Redis, a phrase each.
@@ -148,6 +152,7 @@ class ServerHealth(BaseModel):
     tool_count: int | None = None
     recent_calls: int = 0
     failed_calls: int = 0
+    is_idle: bool = False
     check: HealthRecord | None = None
     workers: dict[str, HealthRecord] = Field(default_factory=dict[str, HealthRecord])
     skipped: tuple[str, ...] = ()
@@ -245,6 +250,7 @@ def judge_health(
         tool_count=_first(newest and newest.tool_count, *(report.tool_count for report in workers.values())),
         recent_calls=recent,
         failed_calls=failed,
+        is_idle=bool(workers) and all(report.is_idle for report in workers.values()),
         check=check,
         workers=workers,
         skipped=tuple(skipped),

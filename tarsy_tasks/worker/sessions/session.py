@@ -20,11 +20,11 @@ from mcp_types import LOG_LEVEL_META_KEY, CallToolResult, Implementation, ToolLi
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from tarsy_tasks.config import ServerConfig
-from tarsy_tasks.models import ToolDefinition, ToolListing
+from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.worker.long_work import LongWork, charged_in_full
 from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.sessions.call_errors import describe_error
-from tarsy_tasks.worker.sessions.listing import ListingError, UnmaskedTool, build_listing, list_all_tools
+from tarsy_tasks.worker.sessions.listing import Listed, ListingError, UnmaskedTool, list_all_tools
 from tarsy_tasks.worker.sessions.output_check import find_output_problem
 from tarsy_tasks.worker.sessions.recovery import REQUEST_TIMEOUT, Executed, classify_error
 from tarsy_tasks.worker.sessions.tool_requests import shorten_tool_calls
@@ -201,9 +201,9 @@ class Session:
         self._left_out = listed.left_out
         self._on_left_out(listed.left_out)
 
-    def listing(self) -> ToolListing:
-        """What agents and the catalogue get from the server. Safe to call from any thread."""
-        return build_listing(self._server, self.tools, self._left_out, self.instructions, self._masker)
+    def listed(self) -> Listed:
+        """What the server has listed, which does not change and outlives the session. From any thread."""
+        return Listed(self._server, self.tools, self._left_out, self.instructions, self._masker)
 
     def unmasked_schema(self, tool: str) -> Mapping[str, Any] | None:
         """A tool's schema before masking, None if masking changed nothing. Safe to call from any thread."""
