@@ -1,6 +1,6 @@
 """Servers that start on demand: they run while they are used, and are healthy while they do not."""
 
-import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ class OnDemand:
         servers |= {name: witness(self.ledgers[name], **ON_DEMAND) for name in ("long", "listed", "checked")}
         servers |= {f"one-of-{n}": witness(self.ledgers["crowd"], **ON_DEMAND) for n in range(MANY)}
         missing = str(directory / "missing.py")
-        servers["late"] = {"command": "python3", "args": [missing], **ON_DEMAND, "timeouts": {"recreate_s": 0.5}}
+        servers["late"] = {"command": sys.executable, "args": [missing], **ON_DEMAND, "timeouts": {"recreate_s": 0.5}}
         self.worker = start_worker(servers)
 
     def health(self, server: str) -> ServerHealth:
@@ -138,10 +138,8 @@ def test_a_failed_start_is_reported_and_tried_again(stage: OnDemand, tools: Tool
     failed = wait_until(lambda: (each := stage.record("late")) and not each.healthy and each, "it is unhealthy")
     assert not failed.is_idle
     ledger = Ledger(stage.directory / "late")
-    start = json.dumps([*witness(ledger)["args"]])
-    (stage.directory / "missing.py").write_text(
-        f"import os, sys\nos.execv(sys.executable, [sys.executable, *{start}])\n"
-    )
+    start = f"[sys.executable, *{witness(ledger)['args']!r}]"
+    (stage.directory / "missing.py").write_text(f"import os, sys\nos.execv(sys.executable, {start})\n")
     assert stage.wait_until_idle("late").tool_count == 6, "a check started it, and nobody used it"
     assert call(tools, "late.look", key="b").outcome is Outcome.OK
 

@@ -2,8 +2,8 @@
 
 Owns the order of each change, so that no call is lost by it. A new server is served at once. A changed one gets a new
 connection beside the old, which takes its place when it is connected, when that has failed once, or at once if the
-server starts on demand; the old one is closed when its calls are over. A server that was removed is served for the grace as before; then its calls are answered
-that it is gone. Everything here runs on the session loop.
+server starts on demand; the old one is closed when its calls are over. A server that was removed is served for the
+grace as before; then its calls are answered that it is gone. Everything here runs on the session loop.
 """
 
 import asyncio
