@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tarsy_tasks.agent.async_executor import AsyncPendingCall, AsyncToolExecutor
     from tarsy_tasks.agent.executor import PendingCall, ToolExecutor
+    from tarsy_tasks.agent.server_statuses import ToolInfo
     from tarsy_tasks.agent.signatures import tool_signature
     from tarsy_tasks.agent.tool_list import ToolList
     from tarsy_tasks.call_events import CallEvent, CallLog, CallProgress, CallRestarted, DeadlineMoved
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from tarsy_tasks.outcomes import ErrorCode, Outcome
     from tarsy_tasks.prompts import Completion, PromptArgument, PromptDefinition, PromptMessage, PromptResult
     from tarsy_tasks.resources import ResourceContents, ResourceDefinition, ResourceResult, ResourceTemplate
+    from tarsy_tasks.server_status import ServerCounters, ServerState, ServerStatus
 
     app: TarsyApp
 
@@ -70,10 +72,14 @@ __all__ = [
     "ResourceResult",
     "ResourceTemplate",
     "ResultTimeout",
+    "ServerCounters",
+    "ServerState",
+    "ServerStatus",
     "TarsyTasksError",
     "ToolCall",
     "ToolDefinition",
     "ToolExecutor",
+    "ToolInfo",
     "ToolList",
     "ToolResult",
     "app",
@@ -91,6 +97,8 @@ _NAMES = {
     "resources": "ResourceContents ResourceDefinition ResourceResult ResourceTemplate",
     "agent.executor": "PendingCall ToolExecutor",
     "agent.tool_list": "ToolList",
+    "agent.server_statuses": "ToolInfo",
+    "server_status": "ServerCounters ServerState ServerStatus",
     "entry_point": "app",
     "masking.masker": "mask_text",
     "agent.signatures": "tool_signature",

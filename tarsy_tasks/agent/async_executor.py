@@ -18,6 +18,7 @@ from tarsy_tasks.agent.executor import BaseExecutor, BasePendingCall
 from tarsy_tasks.agent.progress_calls import AsyncProgressCalls, OnProgress
 from tarsy_tasks.agent.resources import Readable, build_completion
 from tarsy_tasks.agent.results import read_listed, read_structured
+from tarsy_tasks.agent.server_statuses import ToolInfo
 from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, build_calls
 from tarsy_tasks.agent.tool_list import ToolList
 from tarsy_tasks.call_events import CallEvent
@@ -26,6 +27,7 @@ from tarsy_tasks.models import ToolCall, ToolDefinition, ToolResult
 from tarsy_tasks.priorities import Priority
 from tarsy_tasks.prompts import Completion, PromptDefinition, PromptResult
 from tarsy_tasks.resources import ResourceDefinition, ResourceResult, ResourceTemplate, Values
+from tarsy_tasks.server_status import ServerStatus
 
 __all__ = ["AsyncPendingCall", "AsyncToolExecutor"]
 
@@ -136,6 +138,22 @@ class AsyncToolExecutor(BaseExecutor):
         """As `ToolExecutor.search`. It runs in a thread, because the first one builds the index."""
         listed = self._lister.last or await self.list_tools()
         return await asyncio.to_thread(listed.search, text, limit=limit, permits=self._adviser.permits)
+
+    async def server(self, name: str) -> ServerStatus:
+        """As `ToolExecutor.server`."""
+        return await _run(self._statuses.read_one(name))
+
+    async def servers(self) -> dict[str, ServerStatus]:
+        """As `ToolExecutor.servers`."""
+        return await _run(self._statuses.read_all())
+
+    async def tool_info(self, name: str) -> ToolInfo:
+        """As `ToolExecutor.tool_info`."""
+        return await _run(self._statuses.find_tool(name))
+
+    async def is_mcp_tool(self, name: str) -> bool:
+        """As `ToolExecutor.is_mcp_tool`."""
+        return await _run(self._statuses.is_tool(name, self._lister.last))
 
     async def can_execute(self, name: str) -> Permission:
         """As `ToolExecutor.can_execute`."""

@@ -218,7 +218,9 @@ def _select(commands: Iterable[str], names: _Names = (), channels: _Names = (), 
 
 _select_reading = partial(_select, access="%R")
 _select_writing = partial(_select, access="%W")
-_READ_HEALTH_AND_TOOLS = _select_reading(("get", "mget", "hget", "hmget", "hgetall", "zrange"), _HEALTH_AND_TOOLS)
+_READ_HEALTH_AND_TOOLS = _select_reading(
+    ("get", "mget", "hget", "hmget", "hgetall", "zrange", "eval_ro"), _HEALTH_AND_TOOLS
+)
 
 
 def _agent(agent: AgentUser) -> list[str]:

@@ -24,6 +24,7 @@ __all__ = [
     "TakenConfiguration",
     "fails_its_calls",
     "judge_health",
+    "parse_record",
     "read_health",
 ]
 
@@ -90,6 +91,13 @@ class HealthRecord(BaseModel):
         max_concurrency: How many of the server's calls this worker runs at once.
         configuration: Version of the configuration that this worker has, policy included.
         configuration_error: Why it has not taken the one that was saved since; None if it has.
+        state: Of the worker's shared session: `connected`, `connecting`, `reconnecting`, `idle`, `error` or
+            `disconnected`.
+        connected_since: When that session was opened, by the clock of Redis; None without one.
+        capabilities: What the server offers, in MCP's words: `tools`, `tools.listChanged`, `resources` …
+        last_error: Why the last attempt that failed to open a session did so, also when there is one again; masked.
+        in_flight: Its calls that run in this worker.
+        sessions_replaced: How many of the shared sessions replaced one that was lost.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -121,6 +129,12 @@ class HealthRecord(BaseModel):
     max_concurrency: int | None = None
     configuration: str | None = None
     configuration_error: str | None = None
+    state: str | None = None
+    connected_since: float | None = None
+    capabilities: tuple[str, ...] = ()
+    last_error: str | None = None
+    in_flight: int = 0
+    sessions_replaced: int = 0
 
 
 class ServerHealth(BaseModel):
@@ -200,12 +214,12 @@ def read_health(redis: Any, servers: Iterable[str]) -> dict[str, ServerHealth]:
     for position, (name, check) in enumerate(zip(names, checks, strict=True)):
         skipped = list(unlisted)
         own = (
-            _parse_record(b"" if each is None else each[position], name, f"the record of worker {worker}", skipped)
+            parse_record(b"" if each is None else each[position], name, f"the record of worker {worker}", skipped)
             for worker, each in zip(workers, reports, strict=True)
         )
         found[name] = judge_health(
             name,
-            _parse_record(check, name, "the record of the last check", skipped),
+            parse_record(check, name, "the record of the last check", skipped),
             [record for record in own if record is not None],
             now,
             skipped,
@@ -286,7 +300,8 @@ def _first(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-def _parse_record(text: bytes | str | None, server: str, what: str, skipped: list[str]) -> HealthRecord | None:
+def parse_record(text: bytes | str | None, server: str, what: str, skipped: list[str]) -> HealthRecord | None:
+    """A stored record; None if there is none, or if it cannot be read, which `skipped` then says of `what`."""
     if text is None:
         return None
     with suppress(ValidationError):

@@ -21,7 +21,7 @@ FLOORS = (
     {"worker.transport"},
     {"worker.maskers", "worker.long_work"},
     {"worker.time_budget"},
-    {"health", "operators"},
+    {"health", "operators", "server_status"},
     {"catalogue"},
     {"celery_app"},
     {"telemetry"},

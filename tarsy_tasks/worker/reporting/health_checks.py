@@ -352,6 +352,12 @@ class HealthChecks:
             sessions_opened=connection.sessions_opened,
             is_held=connection.is_disconnected_by_operator,
             max_concurrency=self._max_concurrency(connection.server.name),
+            state=connection.state,
+            connected_since=round(now - (time.monotonic() - session.opened_at), 3) if session else None,
+            capabilities=listed.capabilities if listed else (),
+            last_error=connection.masker.mask(last.operator_text) if (last := connection.last_error) else None,
+            in_flight=connection.in_flight,
+            sessions_replaced=connection.sessions_replaced,
         ).model_copy(update=self._taken().fields)
         return record
 

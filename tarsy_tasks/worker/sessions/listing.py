@@ -175,12 +175,14 @@ class Listed:
 
     Attributes:
         instructions: Its own, unmasked.
+        capabilities: As of its session.
     """
 
     server: ServerConfig
     tools: Mapping[str, ToolDefinition]
     left_out: Mapping[str, str]
     instructions: str
+    capabilities: tuple[str, ...]
     masker: Masker
 
     def build(self) -> ToolListing:

@@ -24,6 +24,7 @@ from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.worker.long_work import LongWork, charged_in_full
 from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.sessions.call_errors import describe_error
+from tarsy_tasks.worker.sessions.capabilities import describe_capabilities
 from tarsy_tasks.worker.sessions.listing import Listed, ListingError, UnmaskedTool, list_all_tools
 from tarsy_tasks.worker.sessions.output_check import find_output_problem
 from tarsy_tasks.worker.sessions.recovery import REQUEST_TIMEOUT, Executed, classify_error
@@ -56,6 +57,8 @@ class Session:
         tools: The server's tools by name; replaced as a whole by every listing.
         server_info: The server's own name and version, masked.
         instructions: The server's instructions for models, unmasked.
+        capabilities: What it offers, as in `HealthRecord`.
+        opened_at: When the handshake was complete; monotonic time.
         end_reason: Why the session ended, for an error text; empty while it is usable.
         lost: No call may be sent over it any more.
         in_flight: Number of running calls.
@@ -81,6 +84,8 @@ class Session:
         self.tools: Mapping[str, ToolDefinition] = {}
         self._left_out: Mapping[str, str] = {}
         self.protocol = self.server_info = self.instructions = self.end_reason = ""
+        self.capabilities: tuple[str, ...] = ()
+        self.opened_at = 0.0
         self.lost = self.is_handshake_era = self.died_in_handshake = False
         self.in_flight = 0
         self.longest_call_s = 0.0
@@ -166,6 +171,8 @@ class Session:
         name = f"{info.name} {info.version}".strip() if info else "anonymous"
         self.server_info = self._masker.mask_start(name, _SHOWN_CHARS)
         self.instructions = (client.instructions or "").strip()
+        self.capabilities = tuple(describe_capabilities(client.server_capabilities))
+        self.opened_at = time.monotonic()
 
     def _on_transport_end(self, reason: str) -> None:
         self.died_in_handshake = self._client is None
@@ -203,7 +210,8 @@ class Session:
 
     def listed(self) -> Listed:
         """What the server has listed, which does not change and outlives the session. From any thread."""
-        return Listed(self._server, self.tools, self._left_out, self.instructions, self._masker)
+        about = self.instructions, self.capabilities
+        return Listed(self._server, self.tools, self._left_out, *about, self._masker)
 
     def unmasked_schema(self, tool: str) -> Mapping[str, Any] | None:
         """A tool's schema before masking, None if masking changed nothing. Safe to call from any thread."""
