@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,40 @@ def test_of_two_operators_the_second_is_refused(path: Path) -> None:
         second.add_server("a", DESK)
     assert path.read_text() == text
     second.add_server("b", DESK, digest=second.digest())
+
+
+def test_of_many_operators_with_one_digest_only_one_wins(path: Path) -> None:
+    seen = Operator(path).digest()
+
+    def add(number: int) -> bool:
+        try:
+            Operator(path).add_server(f"s{number}", DESK, digest=seen)
+        except ConfigError as error:
+            assert "nothing was written" in str(error)
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        won = [number for number, is_first in enumerate(pool.map(add, range(8))) if is_first]
+    assert len(won) == 1
+    assert json.loads(path.read_text())["mcpServers"] == {"desk": DESK, f"s{won[0]}": DESK}
+
+
+def test_operators_who_repeat_lose_no_change(path: Path) -> None:
+    def add(number: int) -> None:
+        operator = Operator(path)
+        while True:
+            try:
+                operator.add_server(f"s{number}", DESK)
+            except ConfigError as error:
+                assert "repeat" in str(error), error
+            else:
+                return
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(add, range(8))) == [None] * 8
+    assert json.loads(path.read_text())["mcpServers"] == {"desk": DESK, **{f"s{number}": DESK for number in range(8)}}
+    assert [each.name for each in path.parent.iterdir()] == ["mcp.json"], "nothing is left behind"
 
 
 def test_who_comes_while_another_one_writes_is_refused(path: Path) -> None:

@@ -137,7 +137,7 @@ def test_a_user_with_older_rules_is_refused_with_the_remedy(reports: Reports, cl
     rights = {"keys": ["*"], "channels": ["*"], "commands": ["+@all", "-eval_ro"]}
     client.acl_setuser("older", enabled=True, passwords=["+older"], **rights)
     url = redis_url.replace("//", "//older:older@")
-    with build_app({"broker_url": url, "result_backend": url}) as app, ToolExecutor(["desk"], app=app) as tools:
+    with build_app({"broker_url": url, "result_backend": url}) as app, ToolExecutor(["desk"], app=app) as tools:  # noqa: SIM117
         with pytest.raises(BrokerUnavailable, match="tarsy-tasks acl"):
             tools.server("desk")
     client.acl_deluser("older")
