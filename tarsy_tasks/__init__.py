@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from tarsy_tasks.outcomes import ErrorCode, Outcome
     from tarsy_tasks.prompts import Completion, PromptArgument, PromptDefinition, PromptMessage, PromptResult
     from tarsy_tasks.resources import ResourceContents, ResourceDefinition, ResourceResult, ResourceTemplate
+    from tarsy_tasks.server_events import ServerEvent
     from tarsy_tasks.server_status import ServerCounters, ServerState, ServerStatus
 
     app: TarsyApp
@@ -73,6 +74,7 @@ __all__ = [
     "ResourceTemplate",
     "ResultTimeout",
     "ServerCounters",
+    "ServerEvent",
     "ServerState",
     "ServerStatus",
     "TarsyTasksError",
@@ -98,6 +100,7 @@ _NAMES = {
     "agent.executor": "PendingCall ToolExecutor",
     "agent.tool_list": "ToolList",
     "agent.server_statuses": "ToolInfo",
+    "server_events": "ServerEvent",
     "server_status": "ServerCounters ServerState ServerStatus",
     "entry_point": "app",
     "masking.masker": "mask_text",

@@ -5,7 +5,7 @@ Its methods can be awaited in any event loop; `executor` has the same ones witho
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Self, TypeVar
@@ -18,6 +18,7 @@ from tarsy_tasks.agent.executor import BaseExecutor, BasePendingCall
 from tarsy_tasks.agent.progress_calls import AsyncProgressCalls, OnProgress
 from tarsy_tasks.agent.resources import Readable, build_completion
 from tarsy_tasks.agent.results import read_listed, read_structured
+from tarsy_tasks.agent.server_event_feed import OnEvent, deliver_in_loop
 from tarsy_tasks.agent.server_statuses import ToolInfo
 from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, build_calls
 from tarsy_tasks.agent.tool_list import ToolList
@@ -84,6 +85,7 @@ class AsyncToolExecutor(BaseExecutor):
     async def close(self) -> None:
         """As `ToolExecutor.close`."""
         self._lister.last = None
+        self._events.close()
 
     async def list_tools(self) -> ToolList:
         """As `ToolExecutor.list_tools`."""
@@ -154,6 +156,11 @@ class AsyncToolExecutor(BaseExecutor):
     async def is_mcp_tool(self, name: str) -> bool:
         """As `ToolExecutor.is_mcp_tool`."""
         return await _run(self._statuses.is_tool(name, self._lister.last))
+
+    async def on_event(self, function: OnEvent) -> Callable[[], None]:
+        """As `ToolExecutor.on_event`. The function runs on this event loop, one event after the other, and may be a
+        coroutine function."""
+        return await _run(self._events.add(deliver_in_loop(function, asyncio.get_running_loop())))
 
     async def can_execute(self, name: str) -> Permission:
         """As `ToolExecutor.can_execute`."""

@@ -5,7 +5,7 @@ are here. Calls are sent, and their end is found out, by `dispatcher` on the bac
 """
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import wait
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self
@@ -19,6 +19,7 @@ from tarsy_tasks.agent.progress_calls import OnProgress, ProgressCalls
 from tarsy_tasks.agent.resources import Readable, build_completion, build_read
 from tarsy_tasks.agent.results import read_listed, read_structured
 from tarsy_tasks.agent.selection import Selection
+from tarsy_tasks.agent.server_event_feed import OnEvent, ServerEventFeed, deliver_in_thread
 from tarsy_tasks.agent.server_statuses import ServerStatuses, ToolInfo
 from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, build_calls, check_priority
 from tarsy_tasks.agent.tool_list import ToolList
@@ -169,6 +170,7 @@ class BaseExecutor:
         self._dispatcher = CallDispatcher(find_app, selection, timeout_s, agent_id, run_id, priority)
         self._lister = ToolLister(find_app, selection, timeout_s)
         self._adviser = Adviser(find_app, selection)
+        self._events = ServerEventFeed(find_app, selection, timeout_s)
         self._statuses = ServerStatuses(find_app, selection, self._adviser, timeout_s)
 
     def _ask(self, server: str, method: Method, arguments: dict[str, Any] | None = None) -> SubmittedCall:
@@ -216,8 +218,10 @@ class ToolExecutor(BaseExecutor):
         self.close()
 
     def close(self) -> None:
-        """Forget the tools. Calls that were submitted go on; connections belong to the process, not to one executor."""
+        """Forget the tools, and report no more events. Calls that were submitted go on; their connection belongs to the
+        process, not to one executor."""
         self._lister.last = None
+        self._events.close()
 
     def list_tools(self) -> ToolList:
         """The selected tools of all servers, as their sessions know them now; a sequence of `ToolDefinition`.
@@ -350,6 +354,21 @@ class ToolExecutor(BaseExecutor):
         list is known at once; for another one Redis is read. Raises `BrokerUnavailable` and `ConfigError` as `server`.
         """
         return run_in_background(self._statuses.is_tool(name, self._lister.last)).result()
+
+    def on_event(self, function: OnEvent) -> Callable[[], None]:
+        """Have a function called with each `ServerEvent` of these servers: connected, disconnected, error, tools
+        changed, in each worker. It runs in a thread that all such functions of this process share.
+
+        Redis keeps no events: after an outage of the connection, `servers` has the state. If the function raises, that
+        is logged.
+
+        Returns:
+            A function that ends it; `close` does so as well.
+
+        Raises:
+            BrokerUnavailable: Redis could not be reached within `timeout_s`, or refuses that to this user.
+        """
+        return run_in_background(self._events.add(deliver_in_thread(function))).result()
 
     def can_execute(self, name: str) -> Permission:
         """Whether a call of a tool would be permitted, and why; true or false.

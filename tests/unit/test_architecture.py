@@ -28,7 +28,7 @@ FLOORS = (
     {"broker", "policy"},
     {"config"},
     {"settings"},
-    {"interceptors", "call_events"},
+    {"interceptors", "call_events", "server_events"},
     {"resources", "prompts"},
     {"models"},
     {"tool_names", "arguments"},
