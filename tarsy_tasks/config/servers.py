@@ -35,6 +35,7 @@ _FOLDED = {spelling.replace("-", "").replace("_", "").lower(): name for spelling
 _STDIO_KEYS = ("args", "env", "variables_file", "cwd", "inherit_env", "sandbox")
 _HTTP_KEYS = ("headers", "auth", "verify_ssl", "ca_file")
 
+_IDLE_STOP_S = 300
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -196,11 +197,12 @@ class ServerConfig(Model):
         description="eager: it is connected when a worker starts, and stays so. on_demand: when it is first used, and "
         "until it was idle for `idle_stop_s`.",
     )
-    idle_stop_s: float = Field(
-        default=300,
+    idle_stop_s: float | None = Field(
+        default=None,
         ge=1,
         allow_inf_nan=False,
-        description="With `start: on_demand`: after so many seconds with nothing in flight it is stopped.",
+        description="With `start: on_demand`: after so many seconds with nothing in flight it is stopped; by default "
+        f"{_IDLE_STOP_S}.",
     )
     timeouts: Timeouts = Field(default_factory=Timeouts, description="How long to wait for the server.")
     session: Literal["shared", "per_call"] = Field(
@@ -262,10 +264,15 @@ class ServerConfig(Model):
                 )
         return value  # pyright: ignore[reportUnknownVariableType]
 
+    @property
+    def stops_after_s(self) -> float | None:
+        """For how long nothing is in flight when it is stopped; None: it is not stopped."""
+        return None if self.start == "eager" else self.idle_stop_s or _IDLE_STOP_S
+
     @field_validator("idle_stop_s")
     @classmethod
-    def _validate_idle_stop(cls, value: float, info: ValidationInfo) -> float:
-        if info.data.get("start") == "eager":
+    def _validate_idle_stop(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if value is not None and info.data.get("start") == "eager":
             raise ValueError("a server that starts with its worker is never stopped; add `start: on_demand`")
         return value
 

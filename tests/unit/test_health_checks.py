@@ -33,6 +33,7 @@ class Stage:
         self.on_record: Callable[[str], None] = lambda _: None
         self.served = Connections()
         self.connections: list[ServerConnection] = []
+        self.context = SessionContext()
         self.checks = HealthChecks(
             self.served, loop, client, AlertFeed(), self.limit_of, lambda: self.taken, worker=WORKER
         )
@@ -46,7 +47,7 @@ class Stage:
     def serve(self, *names: str) -> None:
         """All of them in one round, unless one is under way."""
         servers = [ServerConfig(name=name, **witness(Ledger(self.directory / name))) for name in names]
-        connections = list(build_connections(servers, SessionContext()).values())
+        connections = list(build_connections(servers, self.context).values())
         self.connections += connections
 
         async def put() -> None:
@@ -76,6 +77,7 @@ def stage_of(client: Any, directory: Path) -> Iterator[Stage]:
     finally:
         loop.submit(stage.close()).result(30)
         loop.stop()
+        stage.context.child_watch.close()
 
 
 def test_a_step_that_fails_does_not_cost_the_others_theirs(

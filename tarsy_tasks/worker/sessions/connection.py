@@ -87,8 +87,8 @@ class ServerConnection:
         self.record_failure = self._opener.record_failure
         self.recent_calls = RecentCalls()
         self._on_demand: OnDemand | None = None
-        if server.start == "on_demand":
-            self._on_demand = OnDemand(server.idle_stop_s, lambda: self.in_flight, self.recent_calls, self._stop_idle)
+        if (idle_stop_s := server.stops_after_s) is not None:
+            self._on_demand = OnDemand(idle_stop_s, lambda: self.in_flight, self.recent_calls, self._stop_idle)
         self._logged_error = ""
         self._start_limiter = context.start_limiter
         self._session: Session | None = None
