@@ -101,7 +101,7 @@ def test_a_step_that_fails_does_not_cost_the_others_theirs(
         wait_until(lambda: stage.record("odd"), "its next check counts")
 
 
-def test_a_taken_configuration_is_reported_before_the_rest_of_its_round(client: Any, tmp_path: Path) -> None:
+def test_a_taken_configuration_is_reported_first(client: Any, tmp_path: Path) -> None:
     seen: list[str | None] = []
     gate, is_waiting = threading.Event(), threading.Event()
 
