@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -157,7 +158,7 @@ def test_asyncio_agents_hear_them_on_their_loop(deployment: Deployment, app: Tar
 def test_a_user_with_older_rules_is_refused(deployment: Deployment, redis_url: str) -> None:
     client = deployment.client
     client.acl_setuser("older", enabled=True, passwords=["+older"], keys=["*"], commands=["+@all"], reset_channels=True)
-    url = redis_url.replace("//", "//older:older@")
+    url = redis_url.replace(f"//{urlsplit(redis_url).username}:{urlsplit(redis_url).password}@", "//older:older@")
     with build_app({"broker_url": url, "result_backend": url}) as app, ToolExecutor(["desk"], app=app) as tools:  # noqa: SIM117
         with pytest.raises(BrokerUnavailable, match="tarsy-tasks acl"):
             tools.on_event(print)

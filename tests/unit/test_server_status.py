@@ -2,6 +2,7 @@
 
 import json
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -137,7 +138,7 @@ def test_what_cannot_be_read_is_left_out_and_named(reports: Reports, app: TarsyA
 def test_a_user_with_older_rules_is_refused_with_the_remedy(reports: Reports, client: Any, redis_url: str) -> None:
     rights = {"keys": ["*"], "channels": ["*"], "commands": ["+@all", "-eval_ro"]}
     client.acl_setuser("older", enabled=True, passwords=["+older"], **rights)
-    url = redis_url.replace("//", "//older:older@")
+    url = redis_url.replace(f"//{urlsplit(redis_url).username}:{urlsplit(redis_url).password}@", "//older:older@")
     with build_app({"broker_url": url, "result_backend": url}) as app, ToolExecutor(["desk"], app=app) as tools:  # noqa: SIM117
         with pytest.raises(BrokerUnavailable, match="tarsy-tasks acl"):
             tools.server("desk")
