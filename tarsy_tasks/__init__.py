@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tarsy_tasks.agent.async_executor import AsyncPendingCall, AsyncToolExecutor
     from tarsy_tasks.agent.executor import ToolExecutor
     from tarsy_tasks.agent.pending_call import PendingCall
+    from tarsy_tasks.agent.server_statuses import ToolInfo
     from tarsy_tasks.agent.signatures import tool_signature
     from tarsy_tasks.agent.tool_list import ToolList
     from tarsy_tasks.call_events import CallEvent, CallLog, CallProgress, CallRestarted, DeadlineMoved
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from tarsy_tasks.outcomes import ErrorCode, Outcome
     from tarsy_tasks.prompts import Completion, PromptArgument, PromptDefinition, PromptMessage, PromptResult
     from tarsy_tasks.resources import ResourceContents, ResourceDefinition, ResourceResult, ResourceTemplate
+    from tarsy_tasks.server_events import ServerEvent
+    from tarsy_tasks.server_status import ServerCounters, ServerState, ServerStatus
 
     app: TarsyApp
 
@@ -72,10 +75,15 @@ __all__ = [
     "ResourceResult",
     "ResourceTemplate",
     "ResultTimeout",
+    "ServerCounters",
+    "ServerEvent",
+    "ServerState",
+    "ServerStatus",
     "TarsyTasksError",
     "ToolCall",
     "ToolDefinition",
     "ToolExecutor",
+    "ToolInfo",
     "ToolList",
     "ToolResult",
     "app",
@@ -94,6 +102,9 @@ _NAMES = {
     "agent.executor": "ToolExecutor",
     "agent.pending_call": "PendingCall",
     "agent.tool_list": "ToolList",
+    "agent.server_statuses": "ToolInfo",
+    "server_events": "ServerEvent",
+    "server_status": "ServerCounters ServerState ServerStatus",
     "entry_point": "app",
     "masking.masker": "mask_text",
     "agent.signatures": "tool_signature",

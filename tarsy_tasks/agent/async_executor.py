@@ -18,6 +18,8 @@ from tarsy_tasks.agent.pending_call import BasePendingCall
 from tarsy_tasks.agent.progress_calls import AsyncProgressCalls, OnProgress
 from tarsy_tasks.agent.resources import Readable, build_completion
 from tarsy_tasks.agent.results import read_listed, read_structured
+from tarsy_tasks.agent.server_event_feed import OnEvent, deliver_in_loop
+from tarsy_tasks.agent.server_statuses import ToolInfo
 from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, build_calls
 from tarsy_tasks.agent.tool_list import ToolList
 from tarsy_tasks.call_events import CallEvent
@@ -26,6 +28,7 @@ from tarsy_tasks.models import ToolCall, ToolDefinition, ToolResult
 from tarsy_tasks.priorities import Priority
 from tarsy_tasks.prompts import Completion, PromptDefinition, PromptResult
 from tarsy_tasks.resources import ResourceDefinition, ResourceResult, ResourceTemplate, Values
+from tarsy_tasks.server_status import ServerStatus
 
 __all__ = ["AsyncPendingCall", "AsyncToolExecutor"]
 
@@ -72,6 +75,7 @@ class AsyncToolExecutor(BaseExecutor):
     async def close(self) -> None:
         """As `ToolExecutor.close`."""
         self._lister.last = None
+        self._events.close()
 
     async def list_tools(self) -> ToolList:
         """As `ToolExecutor.list_tools`."""
@@ -135,6 +139,27 @@ class AsyncToolExecutor(BaseExecutor):
         """As `ToolExecutor.search`. It runs in a thread, because the first one builds the index."""
         listed = self._lister.last or await self.list_tools()
         return await asyncio.to_thread(listed.search, text, limit=limit, permits=self._adviser.permits)
+
+    async def server(self, name: str) -> ServerStatus:
+        """As `ToolExecutor.server`."""
+        return await _run(self._statuses.read_one(name))
+
+    async def servers(self) -> dict[str, ServerStatus]:
+        """As `ToolExecutor.servers`."""
+        return await _run(self._statuses.read_all())
+
+    async def tool_info(self, name: str) -> ToolInfo:
+        """As `ToolExecutor.tool_info`."""
+        return await _run(self._statuses.find_tool(name))
+
+    async def is_mcp_tool(self, name: str) -> bool:
+        """As `ToolExecutor.is_mcp_tool`."""
+        return await _run(self._statuses.is_tool(name, self._lister.last))
+
+    async def on_event(self, function: OnEvent) -> Callable[[], None]:
+        """As `ToolExecutor.on_event`. The function runs on this event loop, one event after the other, and may be a
+        coroutine function."""
+        return await _run(self._events.add(deliver_in_loop(function, asyncio.get_running_loop())))
 
     async def can_execute(self, name: str) -> Permission:
         """As `ToolExecutor.can_execute`."""

@@ -21,6 +21,8 @@ from tarsy_tasks.agent.resources import Readable, build_completion, build_read
 from tarsy_tasks.agent.results import read_listed, read_structured
 from tarsy_tasks.agent.search_calls import SearchCalls
 from tarsy_tasks.agent.selection import Selection
+from tarsy_tasks.agent.server_event_feed import OnEvent, ServerEventFeed, deliver_in_thread
+from tarsy_tasks.agent.server_statuses import ServerStatuses, ToolInfo
 from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, build_calls, check_priority
 from tarsy_tasks.agent.tool_list import ToolList
 from tarsy_tasks.methods import (
@@ -36,6 +38,7 @@ from tarsy_tasks.models import ToolCall, ToolDefinition, ToolResult
 from tarsy_tasks.priorities import NORMAL, Priority
 from tarsy_tasks.prompts import Completion, PromptDefinition, PromptResult
 from tarsy_tasks.resources import ResourceDefinition, ResourceResult, ResourceTemplate, Values
+from tarsy_tasks.server_status import ServerStatus
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -74,6 +77,8 @@ class BaseExecutor:
         self._adviser = Adviser(find_app, selection)
         searches = SearchCalls(self._lister, self._adviser)
         self._dispatcher = CallDispatcher(find_app, selection, timeout_s, agent_id, run_id, searches, priority)
+        self._events = ServerEventFeed(find_app, selection, timeout_s)
+        self._statuses = ServerStatuses(find_app, selection, self._adviser, timeout_s)
 
     def _ask(self, server: str, method: Method, arguments: dict[str, Any] | None = None) -> SubmittedCall:
         return self._dispatcher.request(server, method, arguments or {})
@@ -120,8 +125,10 @@ class ToolExecutor(BaseExecutor):
         self.close()
 
     def close(self) -> None:
-        """Forget the tools. Calls that were submitted go on; connections belong to the process, not to one executor."""
+        """Forget the tools, and report no more events. Calls that were submitted go on; their connection belongs to the
+        process, not to one executor."""
         self._lister.last = None
+        self._events.close()
 
     def list_tools(self) -> ToolList:
         """The selected tools of all servers, as their sessions know them now; a sequence of `ToolDefinition`.
@@ -230,6 +237,54 @@ class ToolExecutor(BaseExecutor):
         """
         listed = self._lister.last or self.list_tools()
         return listed.search(text, limit=limit, permits=self._adviser.permits)
+
+    def server(self, name: str) -> ServerStatus:
+        """The status of a server: state, connected since, health, capabilities, tools, last error, counters.
+
+        It is what its workers last reported, at most 15 s ago, read in one round trip to Redis; no worker is asked.
+
+        Raises:
+            ToolNameError: It is not one of this executor's servers.
+            BrokerUnavailable: Redis could not be reached within `timeout_s`, or refuses that to this user.
+            ConfigError: The policy that this process finds is wrong.
+        """
+        return run_in_background(self._statuses.read_one(name)).result()
+
+    def servers(self) -> dict[str, ServerStatus]:
+        """The status of each server, all in one round trip. Raises as `server`."""
+        return run_in_background(self._statuses.read_all()).result()
+
+    def tool_info(self, name: str) -> ToolInfo:
+        """What is known of a tool, by any form of its name: definition, status of its server, and whether a call would
+        be permitted. One round trip to Redis; no worker is asked.
+
+        Raises:
+            ToolNameError: There is no such tool; the text lists what there is, closest first.
+            BrokerUnavailable: As `server`.
+            ConfigError: As `server`.
+        """
+        return run_in_background(self._statuses.find_tool(name)).result()
+
+    def is_mcp_tool(self, name: str) -> bool:
+        """Whether a name means a tool of these servers, for agents that have other tools as well. A name of the last
+        list is known at once; for another one Redis is read. Raises `BrokerUnavailable` and `ConfigError` as `server`.
+        """
+        return run_in_background(self._statuses.is_tool(name, self._lister.last)).result()
+
+    def on_event(self, function: OnEvent) -> Callable[[], None]:
+        """Have a function called with each `ServerEvent` of these servers: connected, disconnected, error, tools
+        changed, in each worker. It runs in a thread that all such functions of this process share.
+
+        Redis keeps no events: after an outage of the connection, `servers` has the state. If the function raises, that
+        is logged.
+
+        Returns:
+            A function that ends it; `close` does so as well.
+
+        Raises:
+            BrokerUnavailable: Redis could not be reached within `timeout_s`, or refuses that to this user.
+        """
+        return run_in_background(self._events.add(deliver_in_thread(function))).result()
 
     def can_execute(self, name: str) -> Permission:
         """Whether a call of a tool would be permitted, and why; true or false.

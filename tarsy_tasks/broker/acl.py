@@ -219,7 +219,9 @@ def _select(commands: Iterable[str], names: _Names = (), channels: _Names = (), 
 
 _select_reading = partial(_select, access="%R")
 _select_writing = partial(_select, access="%W")
-_READ_HEALTH_AND_TOOLS = _select_reading(("get", "mget", "hget", "hmget", "hgetall", "zrange"), _HEALTH_AND_TOOLS)
+_READ_HEALTH_AND_TOOLS = _select_reading(
+    ("get", "mget", "hget", "hmget", "hgetall", "zrange", "eval_ro"), _HEALTH_AND_TOOLS
+)
 
 
 def _agent(agent: AgentUser) -> list[str]:
@@ -250,7 +252,7 @@ def _agent(agent: AgentUser) -> list[str]:
         _select_reading(("get", "mget"), [keys.result_key("*")]),
         _select(("subscribe",), channels=[keys.result_key("*"), keys.reply_channel("*")]),
         # To follow its own calls while they run.
-        _select(("subscribe",), channels=[keys.events_channel("*", own or "")]),
+        _select(("subscribe",), channels=[keys.events_channel("*", own or ""), keys.SERVER_EVENTS]),
         _select_reading(("get", "mget"), [keys.call_state_key("*", own or "")]),
         _READ_HEALTH_AND_TOOLS,
         # To record calls that no worker took.
@@ -330,7 +332,13 @@ def _bindings(exchanges: _Names) -> list[str]:
 
 def _channels(database: int) -> list[str]:
     """Answers, remote control, events. Redis compares the text of a pattern to which a client subscribes."""
-    return [keys.result_key("*"), keys.reply_channel("*"), f"{keys.EVENTS}*", *_broadcasts(database)]
+    return [
+        keys.result_key("*"),
+        keys.reply_channel("*"),
+        f"{keys.EVENTS}*",
+        keys.SERVER_EVENTS,
+        *_broadcasts(database),
+    ]
 
 
 def _broadcasts(database: int) -> list[str]:

@@ -37,6 +37,7 @@ _FOLDED = {spelling.replace("-", "").replace("_", "").lower(): name for spelling
 _STDIO_KEYS = ("args", "env", "variables_file", "cwd", "inherit_env", "sandbox")
 _HTTP_KEYS = ("headers", "auth", "verify_ssl", "ca_file")
 
+_IDLE_STOP_S = 300
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _DAY_S = 24 * 3600
 
@@ -214,6 +215,18 @@ class ServerConfig(Model):
     )
     enabled: bool = Field(default=True, description="Whether the server is used at all.")
     required: bool = Field(default=True, description="Whether a worker with a strict start fails without it.")
+    start: Literal["eager", "on_demand"] = Field(
+        default="eager",
+        description="eager: it is connected when a worker starts, and stays so. on_demand: when it is first used, and "
+        "until it was idle for `idle_stop_s`.",
+    )
+    idle_stop_s: float | None = Field(
+        default=None,
+        ge=1,
+        allow_inf_nan=False,
+        description="With `start: on_demand`: after so many seconds with nothing in flight it is stopped; by default "
+        f"{_IDLE_STOP_S}.",
+    )
     timeouts: Timeouts = Field(default_factory=Timeouts, description="How long to wait for the server.")
     session: Literal["shared", "per_call"] = Field(
         default="shared",
@@ -276,6 +289,18 @@ class ServerConfig(Model):
                     f"{quote(each)} belongs to the worker and is not inherited; set it in `env` if the server needs it"
                 )
         return value  # pyright: ignore[reportUnknownVariableType]
+
+    @property
+    def stops_after_s(self) -> float | None:
+        """For how long nothing is in flight when it is stopped; None: it is not stopped."""
+        return None if self.start == "eager" else self.idle_stop_s or _IDLE_STOP_S
+
+    @field_validator("idle_stop_s")
+    @classmethod
+    def _validate_idle_stop(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if value is not None and info.data.get("start") == "eager":
+            raise ValueError("a server that starts with its worker is never stopped; add `start: on_demand`")
+        return value
 
     @field_validator("transport", mode="before")
     @classmethod

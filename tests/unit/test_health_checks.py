@@ -12,8 +12,8 @@ from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.telemetry.health_records import HealthRecord, TakenConfiguration, read_health
 from tarsy_tasks.worker.reporting.alerts import AlertFeed
 from tarsy_tasks.worker.reporting.health_checks import HealthChecks
-from tarsy_tasks.worker.sessions.connection import ServerConnection, build_connections
-from tarsy_tasks.worker.sessions.connections import Connections
+from tarsy_tasks.worker.sessions.connection import ServerConnection
+from tarsy_tasks.worker.sessions.connections import Connections, build_connections
 from tarsy_tasks.worker.sessions.opening import SessionContext
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 from tests.faults.ledger import Ledger, witness

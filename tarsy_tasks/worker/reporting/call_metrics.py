@@ -236,9 +236,8 @@ class CallMetrics:
 
     def _count_sessions(self, connections: Mapping[str, ServerConnection]) -> None:
         for server, connection in connections.items():
-            replaced = max(0, connection.sessions_opened - 1)
             attempts, opened = connection.connection_attempts
-            numbers = {"recreations": replaced, "suspensions": connection.suspension.count}
+            numbers = {"recreations": connection.sessions_replaced, "suspensions": connection.suspension.count}
             numbers["pauses"] = connection.pause_count
             numbers |= {"connection_attempts": attempts, "connections": opened}
             numbers |= {"ignored_events": connection.ignored_events}

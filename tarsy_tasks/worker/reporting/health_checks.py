@@ -34,6 +34,7 @@ from tarsy_tasks.worker.maskers import build_record_masker
 from tarsy_tasks.worker.reporting.alerts import AlertFeed
 from tarsy_tasks.worker.reporting.health_writer import HealthWriter
 from tarsy_tasks.worker.sessions.connection import ServerConnection
+from tarsy_tasks.worker.sessions.session_check import check_connection
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 
 __all__ = ["HealthChecks"]
@@ -243,13 +244,13 @@ class HealthChecks:
             records[server] = self._record_answer(watched)
         else:
             watched.due = now + CHECK_INTERVAL_S + _MARGIN_S
-            self._begin_check(watched)
+            self._begin_check(watched, records)
 
-    def _on_request(self, server: str, queue_wait_s: float | None, _: dict[str, HealthRecord]) -> None:
+    def _on_request(self, server: str, queue_wait_s: float | None, records: dict[str, HealthRecord]) -> None:
         watched = self._watched.get(server)
         if watched is not None:  # it may have been removed meanwhile
             watched.is_requested, watched.queue_wait_s = True, queue_wait_s
-            self._begin_check(watched)
+            self._begin_check(watched, records)
 
     def _is_watched(self, watched: _Watched) -> bool:
         return self._watched.get(watched.connection.server.name) is watched
@@ -260,12 +261,17 @@ class HealthChecks:
         connection = watched.connection
         if connection.session is not None:
             records[connection.server.name] = self._record_answer(watched)
+        elif connection.is_idle:
+            records[connection.server.name] = self._record(watched, None, time.monotonic(), None)
         elif (failure := connection.error) is not None:
             error = failure.operator_text
             records[connection.server.name] = self._record(watched, error, time.monotonic(), None, failure.code)
 
-    def _begin_check(self, watched: _Watched) -> None:
-        if watched.connection.is_starting:
+    def _begin_check(self, watched: _Watched, records: dict[str, HealthRecord]) -> None:
+        if watched.connection.is_idle:
+            # A check starts no server.
+            records[watched.connection.server.name] = self._record(watched, None, time.monotonic(), None)
+        elif watched.connection.is_starting:
             # A slow first start says nothing about health; the connection reports its outcome.
             watched.due = time.monotonic() + _STARTING_S
         elif not watched.is_checking:
@@ -281,7 +287,7 @@ class HealthChecks:
         code: ErrorCode | None = None
         is_busy = is_restarting = False
         try:
-            is_busy = not await connection.check(list_s, min(_CONNECT_S, timeouts.recreate_s))
+            is_busy = not await check_connection(connection, list_s, min(_CONNECT_S, timeouts.recreate_s))
         except NoSessionError as failure:
             error, code, is_restarting = failure.operator_text, failure.code, connection.is_restarting
         except Exception as failure:
@@ -318,7 +324,7 @@ class HealthChecks:
     ) -> HealthRecord:
         """A record for what was found at a monotonic time."""
         connection, now = watched.connection, self._clock.now()
-        session, healthy = connection.session, error is None
+        session, listed, healthy = connection.session, connection.listed, error is None
         if watched.healthy is not healthy:
             watched.healthy, watched.since = healthy, now
             if not healthy:
@@ -332,7 +338,8 @@ class HealthChecks:
             target=watched.target,
             longer_attempt_s=None if healthy else connection.errors.longer_attempt_s,
             latency_s=None if latency_s is None else round(latency_s, 6),
-            tool_count=len(session.tools) if session else None,
+            is_idle=connection.is_idle,
+            tool_count=len(listed.tools) if listed else None,
             checked_at=round(now - (time.monotonic() - checked_at), 6),
             since=round(watched.since, 6),
             recent_calls=recent,
@@ -345,6 +352,12 @@ class HealthChecks:
             sessions_opened=connection.sessions_opened,
             is_held=connection.is_disconnected_by_operator,
             max_concurrency=self._max_concurrency(connection.server.name),
+            state=connection.state,
+            connected_since=round(now - (time.monotonic() - session.opened_at), 3) if session else None,
+            capabilities=listed.capabilities if listed else (),
+            last_error=connection.masker.mask(last.operator_text) if (last := connection.last_error) else None,
+            in_flight=connection.in_flight,
+            sessions_replaced=connection.sessions_replaced,
         ).model_copy(update=self._taken().fields)
         return record
 

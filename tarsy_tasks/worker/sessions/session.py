@@ -19,12 +19,13 @@ from mcp_types import LOG_LEVEL_META_KEY, CallToolResult, Implementation
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from tarsy_tasks.config import ServerConfig
-from tarsy_tasks.models import ToolDefinition, ToolListing
+from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.worker.long_work import LongWork, charged_in_full
 from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.sessions.call_errors import describe_error
+from tarsy_tasks.worker.sessions.capabilities import describe_capabilities
 from tarsy_tasks.worker.sessions.list_changes import ListChanges
-from tarsy_tasks.worker.sessions.listing import ListingError, UnmaskedTool, build_listing, list_all_tools
+from tarsy_tasks.worker.sessions.listing import Listed, ListingError, UnmaskedTool, list_all_tools
 from tarsy_tasks.worker.sessions.output_check import find_output_problem
 from tarsy_tasks.worker.sessions.recovery import REQUEST_TIMEOUT, Executed, classify_error
 from tarsy_tasks.worker.sessions.tool_requests import shorten_tool_calls
@@ -53,6 +54,8 @@ class Session:
         tools: The server's tools by name; replaced as a whole by every listing.
         server_info: The server's own name and version, masked.
         instructions: The server's instructions for models, unmasked.
+        capabilities: What it offers, as in `HealthRecord`.
+        opened_at: When the handshake was complete; monotonic time.
         end_reason: Why the session ended, for an error text; empty while it is usable.
         lost: No call may be sent over it any more.
         in_flight: Number of running calls.
@@ -78,6 +81,8 @@ class Session:
         self.tools: Mapping[str, ToolDefinition] = {}
         self._left_out: Mapping[str, str] = {}
         self.protocol = self.server_info = self.instructions = self.end_reason = ""
+        self.capabilities: tuple[str, ...] = ()
+        self.opened_at = 0.0
         self.lost = self.is_handshake_era = self.died_in_handshake = False
         self.in_flight = 0
         self.longest_call_s = 0.0
@@ -162,6 +167,8 @@ class Session:
         name = f"{info.name} {info.version}".strip() if info else "anonymous"
         self.server_info = self._masker.mask_start(name, _SHOWN_CHARS)
         self.instructions = (client.instructions or "").strip()
+        self.capabilities = tuple(describe_capabilities(client.server_capabilities))
+        self.opened_at = time.monotonic()
 
     def _on_transport_end(self, reason: str) -> None:
         self.died_in_handshake = self._client is None
@@ -197,9 +204,10 @@ class Session:
         self._left_out = listed.left_out
         self._on_left_out(listed.left_out)
 
-    def listing(self) -> ToolListing:
-        """What agents and the catalogue get from the server. Safe to call from any thread."""
-        return build_listing(self._server, self.tools, self._left_out, self.instructions, self._masker)
+    def listed(self) -> Listed:
+        """What the server has listed, which does not change and outlives the session. From any thread."""
+        about = self.instructions, self.capabilities
+        return Listed(self._server, self.tools, self._left_out, *about, self._masker)
 
     def unmasked_schema(self, tool: str) -> Mapping[str, Any] | None:
         """A tool's schema before masking, None if masking changed nothing. Safe to call from any thread."""
