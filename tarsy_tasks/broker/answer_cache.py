@@ -6,8 +6,8 @@ Each script may be sent twice. What is kept, and for how long, is decided in `wo
 """
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.audit_probe import PROBE_AUDIT
 from tarsy_tasks.broker.script import Key, script
-from tarsy_tasks.broker.steps import PROBE_AUDIT
 
 __all__ = ["find_or_lead", "keep", "release", "renew"]
 

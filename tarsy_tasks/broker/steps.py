@@ -12,6 +12,7 @@ the log).
 from functools import partial
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.audit_probe import PROBE_AUDIT
 from tarsy_tasks.broker.begun import LONGEST_CHARS
 from tarsy_tasks.broker.script import NOW, Key, KnownKey, Table, constants, script
 
@@ -143,16 +144,6 @@ def publish(*, queue: Key, tag: str, message: str, garbage_at: str, home: str) -
 )
 def take(*, tag: str, home: str, new_entry: str, is_isolated: bool) -> tuple[int, bytes, bytes, bytes]: ...
 
-
-PROBE_AUDIT = f"""
-    local function probe_audit()
-        local probe = redis.pcall('XADD', audit, '*', '{keys.AUDIT_FIELD}', '')
-        if type(probe) == 'table' then return probe.err end
-        redis.call('XDEL', audit, probe)
-        redis.call('EXPIRE', audit, {keys.AUDIT_TTL_S})
-    end
-    """
-"""A Lua function: why the audit takes no entry, or nothing."""
 
 BEGIN_CHECK = (
     PROBE_AUDIT

@@ -25,6 +25,7 @@ from tarsy_tasks.errors import ArgumentsError, BrokerUnavailable, CallError, Too
 from tarsy_tasks.models import ToolCall, ToolDefinition, ToolResult
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.testing.canned import CODES, UNANSWERED, Answer, RecordedCall, as_text, pick
+from tarsy_tasks.testing.stub_servers import StubEventFeed, StubStatuses
 from tarsy_tasks.tool_names import resolve_tool_name
 
 __all__ = ["AsyncStubToolExecutor", "StubToolExecutor"]
@@ -57,6 +58,8 @@ class _Stub(BaseExecutor):
         listed = ToolList(defined.values(), failed_servers or {}, instructions or {})
         self._lister = _StubLister(listed)
         self._adviser = _StubAdviser(listed)
+        self._statuses = StubStatuses(listed, self._adviser)
+        self._events = StubEventFeed()
         searches = SearchCalls(self._lister, self._adviser)
         self._dispatcher = _StubDispatcher(answers, defined, timeout_s, self.calls, searches)
 

@@ -17,7 +17,8 @@ from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.errors import NoSessionError
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.long_work import LongWork, charged_in_full
-from tarsy_tasks.worker.sessions.connection import ServerConnection, State
+from tarsy_tasks.worker.sessions.connection import ServerConnection
+from tarsy_tasks.worker.sessions.connection_state import State
 from tarsy_tasks.worker.sessions.connections import build_connections
 from tarsy_tasks.worker.sessions.opening import SessionContext
 from tarsy_tasks.worker.sessions.session_check import check_connection

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tarsy_tasks.models import ToolDefinition
-from tarsy_tasks.worker.sessions.connection import ServerConnection, State
+from tarsy_tasks.worker.sessions.connection import ServerConnection
+from tarsy_tasks.worker.sessions.connection_state import State
 
 __all__ = ["SessionEvent", "SessionWatch"]
 

@@ -13,7 +13,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
-from enum import StrEnum
 from typing import Any
 
 from tarsy_tasks.config import ServerConfig
@@ -21,6 +20,7 @@ from tarsy_tasks.errors import NoSessionError
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.worker.long_work import LongWork
 from tarsy_tasks.worker.maskers import Masker
+from tarsy_tasks.worker.sessions.connection_state import State
 from tarsy_tasks.worker.sessions.counted_calls import CountedCalls
 from tarsy_tasks.worker.sessions.listing import Listed
 from tarsy_tasks.worker.sessions.on_demand import OnDemand
@@ -28,21 +28,11 @@ from tarsy_tasks.worker.sessions.opening import SessionContext, SessionOpener
 from tarsy_tasks.worker.sessions.recent_calls import RecentCalls
 from tarsy_tasks.worker.sessions.session import Session
 
-__all__ = ["ServerConnection", "State"]
+__all__ = ["ServerConnection"]
 
 logger = logging.getLogger(__name__)
 
 _CLOSE_S = 8.0
-
-
-class State(StrEnum):
-    DISCONNECTED = "disconnected"
-    CONNECTING = "connecting"
-    CONNECTED = "connected"
-    RECONNECTING = "reconnecting"
-    ERROR = "error"
-    IDLE = "idle"
-    """It starts on demand, and nobody needs it now."""
 
 
 class ServerConnection:
