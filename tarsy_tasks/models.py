@@ -17,7 +17,17 @@ from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.priorities import NORMAL, Priority
 from tarsy_tasks.tool_names import function_name
 
-__all__ = ["Attachment", "CallInfo", "FrozenModel", "ToolCall", "ToolDefinition", "ToolListing", "ToolResult"]
+__all__ = [
+    "Attachment",
+    "CallInfo",
+    "FrozenModel",
+    "LargeResult",
+    "ResultPart",
+    "ToolCall",
+    "ToolDefinition",
+    "ToolListing",
+    "ToolResult",
+]
 
 PROTOCOL_VERSION = 1
 """Version of every JSON shape in this module; raised when an older reader would misread a newer writer."""
@@ -61,6 +71,7 @@ class CallInfo(FrozenModel):
         deadline: When nobody waits any more, in seconds since the epoch by the clock of Redis. None: never.
         sent_at: When the call was sent, by the same clock; only to measure how long it waited.
         events: Somebody listens to the events of the call (docs/progress.md), so its worker asks the server for them.
+        reads_results: The sender can read the rest of a large result (docs/large-results.md), so a worker may cut it.
     """
 
     v: Literal[1] = PROTOCOL_VERSION
@@ -72,6 +83,7 @@ class CallInfo(FrozenModel):
     deadline: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     sent_at: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     events: bool = Field(default=False, exclude_if=not_)
+    reads_results: bool = Field(default=False, exclude_if=not_)
 
 
 class ToolDefinition(FrozenModel):
@@ -166,6 +178,39 @@ class Attachment(FrozenModel):
     annotations: dict[str, Any] = Field(default_factory=dict, exclude_if=not_)
 
 
+class LargeResult(FrozenModel):
+    """What a result that was cut had in all (docs/large-results.md).
+
+    Attributes:
+        handle: By which `read_result` gives the rest; empty if it was not kept.
+        content_chars: The characters of its whole `content`.
+        structured_chars: Those of its structured value as JSON, if that was left out; otherwise 0.
+    """
+
+    handle: str = ""
+    content_chars: int = Field(ge=0)
+    structured_chars: int = Field(default=0, ge=0)
+
+
+class ResultPart(FrozenModel):
+    """A part of a large result, as `read_result` returns it.
+
+    Attributes:
+        text: The part; with `contains`, the lines in question, each with where it begins.
+        next_offset: Where to go on; None at the end.
+        total_chars: The characters of the whole.
+        matches: With `contains`, how many lines of `text` contain it; otherwise None.
+    """
+
+    handle: str
+    part: Literal["content", "structured"]
+    text: str
+    offset: int
+    next_offset: int | None
+    total_chars: int
+    matches: int | None = None
+
+
 class ToolResult(FrozenModel):
     """The answer to one call; there is exactly one, whatever happened.
 
@@ -194,6 +239,7 @@ class ToolResult(FrozenModel):
             that would not help.
         priority: By which the call waited. A worker of a later version may have one that is only text here.
         principal: Who called, as far as a worker could verify that (docs/limits.md); empty for an anonymous call.
+        large: What a result that was cut had in all, and how to read the rest; None for one that is whole.
     """
 
     v: Literal[1] = PROTOCOL_VERSION
@@ -216,6 +262,7 @@ class ToolResult(FrozenModel):
     retry_after_s: float | None = Field(default=None, exclude_if=not_)
     priority: Priority | str = Field(default=NORMAL, exclude_if=partial(eq, NORMAL))
     principal: str = Field(default="", exclude_if=not_)
+    large: LargeResult | None = Field(default=None, exclude_if=not_)
 
     @property
     def is_error(self) -> bool:
