@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tarsy_tasks.agent.async_executor import AsyncPendingCall, AsyncToolExecutor
-    from tarsy_tasks.agent.executor import PendingCall, ToolExecutor
+    from tarsy_tasks.agent.executor import ToolExecutor
+    from tarsy_tasks.agent.pending_call import PendingCall
     from tarsy_tasks.agent.signatures import tool_signature
     from tarsy_tasks.agent.tool_list import ToolList
     from tarsy_tasks.call_events import CallEvent, CallLog, CallProgress, CallRestarted, DeadlineMoved
@@ -99,7 +100,8 @@ _NAMES = {
     "outcomes": "ErrorCode Outcome",
     "prompts": "Completion PromptArgument PromptDefinition PromptMessage PromptResult",
     "resources": "ResourceContents ResourceDefinition ResourceResult ResourceTemplate",
-    "agent.executor": "PendingCall ToolExecutor",
+    "agent.executor": "ToolExecutor",
+    "agent.pending_call": "PendingCall",
     "agent.tool_list": "ToolList",
     "entry_point": "app",
     "masking.masker": "mask_text",

@@ -14,8 +14,9 @@ from tarsy_tasks.agent.advice import Permission
 from tarsy_tasks.agent.background import run_in_background, wait_for
 from tarsy_tasks.agent.dispatcher import CallDispatcher
 from tarsy_tasks.agent.event_stream import CallEvents, EventBuffer
-from tarsy_tasks.agent.executor import BaseExecutor, BasePendingCall
+from tarsy_tasks.agent.executor import BaseExecutor
 from tarsy_tasks.agent.large_results import PAGE_CHARS, Part, check_request, read_part
+from tarsy_tasks.agent.pending_call import BasePendingCall
 from tarsy_tasks.agent.progress_calls import AsyncProgressCalls, OnProgress
 from tarsy_tasks.agent.resources import Readable, build_completion
 from tarsy_tasks.agent.results import read_listed, read_structured

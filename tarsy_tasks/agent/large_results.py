@@ -5,7 +5,6 @@ whole is kept is `broker.large_results`; it may be anything, and as large as a s
 """
 
 import asyncio
-import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from tarsy_tasks.agent.results import answer_with
 from tarsy_tasks.agent.submitted import SubmittedCall
 from tarsy_tasks.agent.waiting import retry_until
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.large_results import READ_RESULT, DamagedResult, unpack
+from tarsy_tasks.broker.large_results import READ_RESULT, DamagedResult, is_handle, unpack
 from tarsy_tasks.errors import BrokerUnavailable, CallError, ResultNotFound
 from tarsy_tasks.models import ResultPart, ToolDefinition, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
@@ -34,7 +33,6 @@ PAGE_CHARS = 16_384
 _MOST_PAGE_CHARS = 65_536
 """The most that a model can ask for."""
 _MOST_BYTES = 32 * 1024 * 1024
-_HANDLE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LINE_CHARS = 400
 """So much is shown of a line that contains a text."""
 _BEFORE_CHARS = 120
@@ -89,7 +87,7 @@ class ResultReader:
             ResultNotFound: Nothing is.
             BrokerUnavailable: Redis could not be reached in time, or does not allow it.
         """
-        if not _HANDLE.fullmatch(handle):
+        if not is_handle(handle):
             raise _not_found(handle)
         connection, deadline = connection_of(self.find_app()), time.monotonic() + self.timeout_s
         await connection.replies.connect(deadline, _NOT_READ)
@@ -149,7 +147,7 @@ def read_kept(handle: str, owners: Iterable[str], execute: Callable[..., bytes])
         owners: Each a `keys.result_owner`.
         execute: Runs a command of Redis.
     """
-    if not _HANDLE.fullmatch(handle):
+    if not is_handle(handle):
         return b""
     return next(filter(None, (execute(*_read_command(owner, handle)) for owner in owners)), b"")
 

@@ -33,7 +33,7 @@ from tarsy_tasks.broker import keys, steps
 from tarsy_tasks.broker.begun import Begun, read_begun
 from tarsy_tasks.broker.delayed import release_due
 from tarsy_tasks.broker.exchange import RedisExchange
-from tarsy_tasks.broker.large_results import LargeWrite, answer_large
+from tarsy_tasks.broker.large_results import LargeWrite, answer_large, refusals
 from tarsy_tasks.broker.limits import answer_counted
 from tarsy_tasks.broker.priority_lists import priority_of_list
 from tarsy_tasks.broker.script import Script
@@ -228,9 +228,11 @@ class Deliveries:
         entry: AuditWrite | None,
         large: LargeWrite,
     ) -> None:
-        """As `answer`, and keep the whole of a result with it; a Redis that refuses that stores neither."""
+        """As `answer`, and keep the whole of a result with it; a Redis that refuses that stores neither. Raises as
+        `large_results.refusals`."""
         slots = answer_slots(delivery, result_key, result, lifetime_s) | large.slots()
-        self._end(answer_large, entry, **slots, charges=delivery.charges)
+        with refusals():
+            self._end(answer_large, entry, **slots, charges=delivery.charges)
 
     def store_unless_known(self, tag: str, result_key: str, result: str | bytes, lifetime_s: int | None) -> None:
         """Store and announce a result for a task that has none, no marker and no entry; nothing otherwise."""

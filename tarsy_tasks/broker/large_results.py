@@ -7,12 +7,19 @@ that the rest was not kept. What is read from Redis is bounded, and may be anyth
 
 import json
 import logging
+import re
 import zlib
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from redis.exceptions import OutOfMemoryError, ResponseError
+
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.limits import COUNT_RESULT
+from tarsy_tasks.broker.redis_errors import ErrorKind, classify_error
 from tarsy_tasks.broker.script import NOW, Key, script
 from tarsy_tasks.broker.steps import ANSWER_CHECK, ANSWER_RECORD, ANSWER_STORE, step
 from tarsy_tasks.models import ToolResult
@@ -23,9 +30,11 @@ __all__ = [
     "READ_RESULT",
     "DamagedResult",
     "LargeWrite",
+    "NotKeptError",
     "answer_large",
-    "keep",
+    "is_handle",
     "pack",
+    "refusals",
     "unpack",
 ]
 
@@ -40,11 +49,16 @@ MOST_CHARS = 4 * KEPT_CHARS
 _LEVEL = 1
 """Of zlib. 3 takes half as long again and saves a tenth; 6 takes three times as long and saves a fifth."""
 _HEADER_BYTES = 200
+_HANDLE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _BYTES_A_CHAR = 4
 
 
 class DamagedResult(ValueError):
     """What lies under a handle is not a large result."""
+
+
+class NotKeptError(Exception):
+    """Redis is full, or refuses a large result for good: its answer is stored alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +85,13 @@ class LargeWrite:
         logger.warning("Redis does not keep the large result of %s: %s", self.handle, error)
         return self.refused
 
+    def keep(self, exchange: RedisExchange, lifetime_s: int | None) -> None:
+        """Store it without its answer, which is stored in another database. Raises as `refusals`."""
+        with refusals():
+            _keep.run(exchange, **self.slots(), ttl_s=lifetime_s or 0)
+
     def slots(self) -> dict[str, Any]:
-        """What `keep` and `answer_large` take of it."""
+        """What the scripts take of it."""
         return {
             "place": keys.large_result_key(self.owner, self.handle),
             "index": keys.large_index_key(self.owner),
@@ -107,10 +126,9 @@ _KEEP = r"""
 """The score of each is how many bytes there were in all until then: so what lies between two is known without a sum."""
 
 
-# Where the answer is stored in another database.
 @script(NOW, _KEEP, grows=True)
-def keep(
-    *, place: Key, index: Key, prefix: str, handle: str, whole: bytes | str, quota_bytes: int, ttl_s: int
+def _keep(
+    *, place: Key, index: Key, prefix: str, handle: str, whole: str | bytes, quota_bytes: int, ttl_s: int
 ) -> None: ...
 
 
@@ -145,6 +163,23 @@ def answer_large(
     whole: str | bytes,
     quota_bytes: int,
 ) -> tuple[int, bytes]: ...
+
+
+@contextmanager
+def refusals() -> Generator[None]:
+    """For a script above: what Redis refuses for good, or because it is full, raises `NotKeptError`. Other errors stay:
+    it may succeed later."""
+    try:
+        yield
+    except ResponseError as error:
+        if isinstance(error, OutOfMemoryError) or classify_error(error) is not ErrorKind.PASSING:
+            raise NotKeptError(str(error)) from error
+        raise
+
+
+def is_handle(text: str) -> bool:
+    """Whether a text can be a handle: the id of a task, as this package and Celery make them."""
+    return _HANDLE.fullmatch(text) is not None
 
 
 def pack(content: str, structured: str) -> bytes:

@@ -32,7 +32,7 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.confinement import current_confinement
 from tarsy_tasks.broker.deliveries import Deliveries, Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
-from tarsy_tasks.broker.large_results import LargeWrite, keep
+from tarsy_tasks.broker.large_results import LargeWrite, NotKeptError
 from tarsy_tasks.broker.received_json import read_json
 from tarsy_tasks.broker.redis_errors import ErrorKind, classify_error
 from tarsy_tasks.broker.typed_values import restore_values
@@ -137,17 +137,13 @@ class ResultBackend(RedisBackend):
             if state != states.SUCCESS and (in_flight is None or state not in _ENDINGS):
                 return super()._store_result(task_id, result, state, traceback, request, **kwargs)
             large = delivery.large_of(result) if delivery is not None else None
-            stored = result
-            while True:
-                key, value = self._encode_meta(task_id, stored, state, traceback, request)
-                try:
-                    self._store_encoded(in_flight, key, value, state, stored, large)
-                except (RedisError, OSError) as error:
-                    if large is None:
-                        raise
-                    stored, large = large.give_up(error), None
-                else:
-                    break
+            encode = partial(self._encode_meta, task_id, state=state, traceback=traceback, request=request)
+            try:
+                self._store_answer(in_flight, encode(result), state, result, large)
+            except (NotKeptError, RedisError, OSError) as error:
+                if large is None:
+                    raise
+                self._store_answer(in_flight, encode(large.give_up(error)), state, large.refused, None)
         except BaseException:
             if delivery is not None:
                 # The call is delivered again when its lease has lapsed, and not lost.
@@ -158,12 +154,13 @@ class ResultBackend(RedisBackend):
                 delivery.kept = False
         return result
 
-    def _store_encoded(
-        self, in_flight: Delivery | None, key: str, value: str, state: str, result: Any, large: LargeWrite | None
+    def _store_answer(
+        self, in_flight: Delivery | None, encoded: tuple[str, str], state: str, result: Any, large: LargeWrite | None
     ) -> None:
+        key, value = encoded
         if in_flight is None:
             if large is not None:
-                keep.run(self._exchange, **large.slots(), ttl_s=self.expires or 0)
+                self.ensure(large.keep, (self._exchange, self.expires))
             self._set_with_state(key, value, state)
             return
         entry = in_flight.record.write(state, result, len(value)) if in_flight.record is not None else None
@@ -171,8 +168,7 @@ class ResultBackend(RedisBackend):
         if large is None:
             self.ensure(self._deliveries.answer, answer)
         else:
-            # Once: a Redis that is full takes the answer alone.
-            self._deliveries.answer_large(*answer, large)
+            self.ensure(self._deliveries.answer_large, (*answer, large))
         in_flight.answered = True
 
     def _store_unless_known(self, task_id: str, key: str, value: str) -> None:

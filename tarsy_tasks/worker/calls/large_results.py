@@ -7,7 +7,7 @@ Redis refuses it, is `broker.large_results`. It runs in a thread.
 import json
 from functools import partial
 
-from tarsy_tasks.broker.large_results import MOST_CHARS, READ_RESULT, LargeWrite, pack
+from tarsy_tasks.broker.large_results import MOST_CHARS, READ_RESULT, LargeWrite, is_handle, pack
 from tarsy_tasks.models import LargeResult, ToolResult
 
 __all__ = ["cut_result"]
@@ -43,6 +43,11 @@ def cut_result(
     cut = partial(_cut, result, most_chars, structured)
     if not quota_bytes:
         return cut("", "nothing is kept here"), None
+    if not is_handle(handle):
+        return cut(
+            "",
+            "the id of its task cannot be a handle, which has only letters, digits, - and _, and at most 64 characters",
+        ), None
     if max(len(result.content), len(structured)) > MOST_CHARS:
         return cut("", "it is too long to be kept"), None
     whole = pack(result.content, structured)

@@ -19,7 +19,7 @@ from celery.app.trace import LOG_SUCCESS
 from celery.exceptions import Ignore
 from celery.worker import state
 from celery.worker.request import create_request_cls
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 from vine import promise
 
 from tarsy_tasks.broker.deliveries import CallState, Delivery
@@ -275,18 +275,9 @@ class PlainCall:
         backend: ResultBackend = self._pool.app.backend
         delivery, record, result = self._delivery, self._record, answer.result
         try:
-            large = delivery.large_of(result)
-            while True:
-                key, value = backend.encode_answer(self.id, result)
-                entry = record.write(states.SUCCESS, result, len(value))
-                try:
-                    await self._context.in_flight.answer(delivery, key, value, backend.expires, entry, large)
-                except ResponseError as error:
-                    if large is None:
-                        raise
-                    result, large = large.give_up(error), None
-                else:
-                    break
+            key, value = backend.encode_answer(self.id, result)
+            entry, large = record.write(states.SUCCESS, result, len(value)), delivery.large_of(result)
+            await self._context.in_flight.answer(delivery, key, value, backend.expires, entry, large)
         except (RedisError, OSError) as error:
             logger.warning("Redis did not take an answer at once: %s", error)
             self._hand_over(answer)
