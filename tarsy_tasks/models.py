@@ -185,11 +185,13 @@ class LargeResult(FrozenModel):
         handle: By which `read_result` gives the rest; empty if it was not kept.
         content_chars: The characters of its whole `content`.
         structured_chars: Those of its structured value as JSON, if that was left out; otherwise 0.
+        kept_bytes: How much of the agent's quota it takes, compressed; 0 if it was not kept.
     """
 
     handle: str = ""
     content_chars: int = Field(ge=0)
     structured_chars: int = Field(default=0, ge=0)
+    kept_bytes: int = Field(default=0, ge=0)
 
 
 class ResultPart(FrozenModel):

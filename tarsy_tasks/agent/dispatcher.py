@@ -290,7 +290,7 @@ class CallDispatcher:
             call.sending.cancel()
         if call.id:
             start_in_background(self._withdraw(call, is_cancelled=True))
-        else:
+        elif not self.selection.is_own(call.server):
             self.record(call, results.cancelled(call.call, goes_on=False))
 
     async def cancel(self, call: SubmittedCall) -> None:

@@ -24,6 +24,8 @@ from tarsy_tasks import (
 from tarsy_tasks.adapters.anthropic import anthropic_tools
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.large_results import unpack
+from tarsy_tasks.telemetry.audit import AuditFilter, read_audit
+from tests.calls.audit_entries import only_entry
 from tests.cli.commands import run_command
 from tests.conftest import StartWorker
 from tests.plants import know
@@ -170,6 +172,36 @@ def test_the_stock_door_keeps_it_too(tools: ToolExecutor, client: Any, worker: W
     delayed.args = (*arguments, {**info, "reads_results": True})
     found = ToolResult.model_validate(delayed.apply_async(countdown=0.5).get(timeout=30))
     assert len(read_all(tools, handle_of(found))) == found.large.content_chars  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def test_the_audit_has_handle_and_sizes(tools: ToolExecutor, client: Any) -> None:
+    pending = tools.submit("stdio.report", {"lines": LINES})
+    large = pending.result().large
+    assert large is not None
+    assert only_entry(client, pending.id).large == large
+    assert large.kept_bytes == client.strlen(key_of(pending.id))
+    short = tools.submit("stdio.report", {"lines": 3})
+    assert short.result().large is None
+    assert only_entry(client, short.id).large is None
+
+
+def test_a_cancelled_read_leaves_nothing_behind(tools: ToolExecutor, client: Any) -> None:
+    handle = handle_of(tools.execute("stdio.report", {"lines": LINES}))
+
+    async def read() -> None:
+        async with AsyncToolExecutor(timeout_s=30, agent_id="reader") as found:
+            client.client_pause(1000)  # Redis answers nobody meanwhile
+            task = asyncio.create_task(found.execute("tarsy.read_result", {"handle": handle}))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await found.execute("nowhere.act")  # the audit of this process has written all that came before
+
+    asyncio.run(read())
+    wait_until(lambda: read_audit(client, AuditFilter(server="nowhere")).entries, "the next entry of this agent")
+    assert read_audit(client, AuditFilter(server="tarsy")).entries == []
+    assert not {*client.keys(keys.withdrawn_key("*")), *client.keys(keys.cancelled_key("*"))}
 
 
 def test_a_handle_of_another_agent_is_refused(tools: ToolExecutor) -> None:

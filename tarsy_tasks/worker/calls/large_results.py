@@ -53,11 +53,13 @@ def cut_result(
     whole = pack(result.content, structured)
     if len(whole) > quota_bytes:
         return cut("", f"it is larger than what is kept for an agent ({quota_bytes} bytes)"), None
-    kept = cut(handle, "")
+    kept = cut(handle, "", len(whole))
     return kept, LargeWrite(owner, handle, whole, quota_bytes, kept, cut("", "Redis did not take it"))
 
 
-def _cut(result: ToolResult, most_chars: int, structured: str, handle: str, why: str) -> ToolResult:
+def _cut(
+    result: ToolResult, most_chars: int, structured: str, handle: str, why: str, kept_bytes: int = 0
+) -> ToolResult:
     """The result with its beginning and end, and how to read the rest; or why that cannot be read."""
     text = result.content
     shown, rest = text, ""
@@ -82,7 +84,8 @@ def _cut(result: ToolResult, most_chars: int, structured: str, handle: str, why:
         )
     else:
         sentences.append(f"The rest cannot be read, because {why}. Ask for less, or for a part.")
-    large = LargeResult(handle=handle, content_chars=len(text), structured_chars=len(structured))
+    sizes = {"content_chars": len(text), "structured_chars": len(structured), "kept_bytes": kept_bytes}
+    large = LargeResult(handle=handle, **sizes)
     # Their texts are part of the content.
     attachments = [each.model_copy(update={"text": None}) if rest else each for each in result.attachments]
     return result.model_copy(

@@ -234,6 +234,7 @@ class Audit:
             "duration_s": result.duration_s or round(duration_s, 6),
             "worker": self._worker,
             "bytes": size_bytes,
+            "large": _describe_large(result, mask_name),
             "steps": list(self._steps(record, at)),
         }
         return _encode({name: value for name, value in fields.items() if value is not None})
@@ -250,3 +251,9 @@ class Audit:
         for name, at in record.steps:
             yield {"name": name, "at": self.time_of(at)}
         yield {"name": StepName.ANSWERED, "at": ended_at}
+
+
+def _describe_large(result: ToolResult, mask_name: Callable[[str], str]) -> dict[str, Any] | None:
+    """The handle and the sizes of a result that was cut; any producer may have chosen the id that is its handle."""
+    large = result.large
+    return large and {**large.model_dump(), "handle": mask_name(large.handle)}
