@@ -103,7 +103,12 @@ class LargeWrite:
 
 
 _KEEP = r"""
-    local newest = tonumber(redis.call('ZREVRANGE', index, 0, 0, 'WITHSCORES')[2] or 0) + #whole
+    local last = redis.pcall('ZREVRANGE', index, 0, 0, 'WITHSCORES')
+    if last.err then
+        redis.call('DEL', index)  -- a key of another type
+        last = {}
+    end
+    local newest = tonumber(last[2] or 0) + #whole
     while true do
         local oldest = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')
         if not oldest[1] then break end
