@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from itertools import zip_longest
 from typing import Any
 
 import pytest
@@ -80,7 +81,7 @@ def test_lines_are_found_where_they_are(text: str, contains: str, limit: int, of
         assert len(part.text) <= limit
         begins = [int(each) for each in re.findall(r"(?m)^(\d+): ", part.text)]
         assert len(begins) == part.matches
-        for begin, end in zip(begins, [*begins[1:], None], strict=True):
+        for begin, end in zip_longest(begins, begins[1:]):
             _, _, rest = part.text.partition(f"{begin}: ")
             shown = rest if end is None else rest.partition(f"\n{end}: ")[0]
             assert text.startswith(shown, begin)
@@ -107,9 +108,10 @@ def test_a_long_line_is_shown_around_what_was_found(before: int, after: int) -> 
     assert len(line) <= 406
 
 
-@given(st.randoms(use_true_random=False), st.integers(LIMIT - 2, 4 * LIMIT), st.integers(1, 40_000))
+@given(st.integers(0), st.integers(LIMIT - 2, 4 * LIMIT), st.integers(1, 40_000))
 @settings(max_examples=60)
-def test_the_ends_are_those_of_the_text(rng: random.Random, length: int, line_chars: int) -> None:
+def test_the_ends_are_those_of_the_text(seed: int, length: int, line_chars: int) -> None:
+    rng = random.Random(seed)
     text = "".join("\n" if rng.random() < 1 / line_chars else rng.choice("ab é😀") for _ in range(length))
     result, kept = cut(text)
     if length <= LIMIT:

@@ -10,7 +10,6 @@ from redis.exceptions import ReadOnlyError
 from tarsy_tasks import ToolResult
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.deliveries import CallState, Deliveries, Delivery
-from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.large_results import LargeWrite, NotKeptError
 from tests.processes import wait_until
 from tests.unit.deliveries.table import MESSAGE, QUEUE, RESULT, begin, is_clean, pop, state_of
@@ -23,8 +22,8 @@ def write(owner: str, handle: str, size: int = 10, quota: int = 1000) -> LargeWr
     return LargeWrite(owner, handle, b"x" * size, quota, CUT, CUT)
 
 
-def keep(client: redis.Redis, large: LargeWrite, lifetime_s: int | None = 60) -> None:
-    large.keep(RedisExchange(client.connection_pool), lifetime_s)
+def keep(table: Deliveries, large: LargeWrite, lifetime_s: int | None = 60) -> None:
+    large.keep(table.exchange, lifetime_s)
 
 
 def kept_of(client: redis.Redis, owner: str) -> set[str]:
@@ -43,12 +42,12 @@ def delivery(table: Deliveries, client: redis.Redis) -> Delivery:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_of_each_owner_the_newest_within_the_quota_are_kept(client: redis.Redis, seed: int) -> None:
+def test_of_each_owner_the_newest_within_the_quota_are_kept(table: Deliveries, client: redis.Redis, seed: int) -> None:
     rng = random.Random(seed)
     kept: dict[str, list[tuple[str, int]]] = {owner: [] for owner in OWNERS}
     for number in range(150):
         owner, size, quota = rng.choice(OWNERS), rng.randint(1, 400), rng.choice([400, 1000])
-        keep(client, write(owner, f"h{number}", size, quota))
+        keep(table, write(owner, f"h{number}", size, quota))
         kept[owner].append((f"h{number}", size))
         while sum(size for _, size in kept[owner]) > quota:
             del kept[owner][0]
@@ -58,17 +57,17 @@ def test_of_each_owner_the_newest_within_the_quota_are_kept(client: redis.Redis,
     assert all(0 < client.ttl(key) <= 60 for key in client.scan_iter("tarsy:large-*"))
 
 
-def test_without_a_lifetime_they_stay(client: redis.Redis) -> None:
-    keep(client, write("sre", "short"), 60)
-    keep(client, write("sre", "long"), None)
+def test_without_a_lifetime_they_stay(table: Deliveries, client: redis.Redis) -> None:
+    keep(table, write("sre", "short"), 60)
+    keep(table, write("sre", "long"), None)
     assert client.ttl(keys.large_result_key("sre", "long")) == client.ttl(keys.large_index_key("sre")) == -1
 
 
-def test_one_that_has_expired_takes_no_room(client: redis.Redis) -> None:
-    keep(client, write("sre", "first", 900), 1)
+def test_one_that_has_expired_takes_no_room(table: Deliveries, client: redis.Redis) -> None:
+    keep(table, write("sre", "first", 900), 1)
     wait_until(lambda: not client.exists(keys.large_index_key("sre")), "it has expired")
-    keep(client, write("sre", "second", 900))
-    keep(client, write("sre", "third", 100))
+    keep(table, write("sre", "second", 900))
+    keep(table, write("sre", "third", 100))
     assert kept_of(client, "sre") == {"second", "third"}
 
 
@@ -82,9 +81,11 @@ def test_one_that_has_expired_takes_no_room(client: redis.Redis) -> None:
     ],
     ids=["type", "entries", "infinite", "place"],
 )
-def test_a_damaged_index_is_no_hindrance(client: redis.Redis, damage: Callable[[redis.Redis], object]) -> None:
+def test_a_damaged_index_is_no_hindrance(
+    table: Deliveries, client: redis.Redis, damage: Callable[[redis.Redis], object]
+) -> None:
     damage(client)
-    keep(client, write("sre", "second", 20))
+    keep(table, write("sre", "second", 20))
     assert client.get(keys.large_result_key("sre", "second")) == b"x" * 20
     assert client.zcard(keys.large_index_key("sre")) == 1
 
