@@ -39,9 +39,16 @@ if TYPE_CHECKING:
     from tarsy_tasks.agent.tool_list import ToolList
     from tarsy_tasks.call_events import CallEvent, CallLog, CallProgress, CallRestarted, DeadlineMoved
     from tarsy_tasks.celery_app import TarsyApp
-    from tarsy_tasks.errors import BrokerUnavailable, ConfigError, OutcomeError, ResultTimeout, TarsyTasksError
+    from tarsy_tasks.errors import (
+        BrokerUnavailable,
+        ConfigError,
+        OutcomeError,
+        ResultNotFound,
+        ResultTimeout,
+        TarsyTasksError,
+    )
     from tarsy_tasks.masking.masker import mask_text
-    from tarsy_tasks.models import Attachment, ToolCall, ToolDefinition, ToolResult
+    from tarsy_tasks.models import Attachment, LargeResult, ResultPart, ToolCall, ToolDefinition, ToolResult
     from tarsy_tasks.outcomes import ErrorCode, Outcome
     from tarsy_tasks.prompts import Completion, PromptArgument, PromptDefinition, PromptMessage, PromptResult
     from tarsy_tasks.resources import ResourceContents, ResourceDefinition, ResourceResult, ResourceTemplate
@@ -63,6 +70,7 @@ __all__ = [
     "ConfigError",
     "DeadlineMoved",
     "ErrorCode",
+    "LargeResult",
     "Outcome",
     "OutcomeError",
     "PendingCall",
@@ -74,6 +82,8 @@ __all__ = [
     "ResourceDefinition",
     "ResourceResult",
     "ResourceTemplate",
+    "ResultNotFound",
+    "ResultPart",
     "ResultTimeout",
     "ServerCounters",
     "ServerEvent",
@@ -94,8 +104,8 @@ __all__ = [
 _NAMES = {
     "agent.async_executor": "AsyncPendingCall AsyncToolExecutor",
     "call_events": "CallEvent CallLog CallProgress CallRestarted DeadlineMoved",
-    "models": "Attachment ToolCall ToolDefinition ToolResult",
-    "errors": "BrokerUnavailable ConfigError OutcomeError ResultTimeout TarsyTasksError",
+    "models": "Attachment LargeResult ResultPart ToolCall ToolDefinition ToolResult",
+    "errors": "BrokerUnavailable ConfigError OutcomeError ResultNotFound ResultTimeout TarsyTasksError",
     "outcomes": "ErrorCode Outcome",
     "prompts": "Completion PromptArgument PromptDefinition PromptMessage PromptResult",
     "resources": "ResourceContents ResourceDefinition ResourceResult ResourceTemplate",

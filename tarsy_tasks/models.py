@@ -17,7 +17,17 @@ from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.priorities import NORMAL, Priority
 from tarsy_tasks.tool_names import function_name
 
-__all__ = ["Attachment", "CallInfo", "FrozenModel", "ToolCall", "ToolDefinition", "ToolListing", "ToolResult"]
+__all__ = [
+    "Attachment",
+    "CallInfo",
+    "FrozenModel",
+    "LargeResult",
+    "ResultPart",
+    "ToolCall",
+    "ToolDefinition",
+    "ToolListing",
+    "ToolResult",
+]
 
 PROTOCOL_VERSION = 1
 """Version of every JSON shape in this module; raised when an older reader would misread a newer writer."""
@@ -64,6 +74,7 @@ class CallInfo(FrozenModel):
         sent_at: When the call was sent, by the same clock; only to measure how long it waited.
         events: Somebody listens to the events of the call (docs/progress.md), so its worker asks the server for them.
         no_cache: As of `ToolCall`.
+        reads_results: The sender can read the rest of a large result (docs/large-results.md), so a worker may cut it.
     """
 
     v: Literal[1] = PROTOCOL_VERSION
@@ -76,6 +87,7 @@ class CallInfo(FrozenModel):
     sent_at: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     events: bool = Field(default=False, exclude_if=not_)
     no_cache: bool = Field(default=False, exclude_if=not_)
+    reads_results: bool = Field(default=False, exclude_if=not_)
 
 
 class ToolDefinition(FrozenModel):
@@ -170,6 +182,41 @@ class Attachment(FrozenModel):
     annotations: dict[str, Any] = Field(default_factory=dict, exclude_if=not_)
 
 
+class LargeResult(FrozenModel):
+    """What a result that was cut had in all (docs/large-results.md).
+
+    Attributes:
+        handle: By which `read_result` gives the rest; empty if it was not kept.
+        content_chars: The characters of its whole `content`.
+        structured_chars: Those of its structured value as JSON, if that was left out; otherwise 0.
+        kept_bytes: How much of the agent's quota it takes, compressed; 0 if it was not kept.
+    """
+
+    handle: str = ""
+    content_chars: int = Field(ge=0)
+    structured_chars: int = Field(default=0, ge=0)
+    kept_bytes: int = Field(default=0, ge=0)
+
+
+class ResultPart(FrozenModel):
+    """A part of a large result, as `read_result` returns it.
+
+    Attributes:
+        text: The part; with `contains`, the lines in question, each with where it begins.
+        next_offset: Where to go on; None at the end.
+        total_chars: The characters of the whole.
+        matches: With `contains`, how many lines of `text` contain it; otherwise None.
+    """
+
+    handle: str
+    part: Literal["content", "structured"]
+    text: str
+    offset: int
+    next_offset: int | None
+    total_chars: int
+    matches: int | None = None
+
+
 class ToolResult(FrozenModel):
     """The answer to one call; there is exactly one, whatever happened.
 
@@ -199,6 +246,7 @@ class ToolResult(FrozenModel):
         priority: By which the call waited. A worker of a later version may have one that is only text here.
         principal: Who called, as far as a worker could verify that (docs/limits.md); empty for an anonymous call.
         cached: It is the answer to another call, which was kept or was just being made (docs/result-cache.md).
+        large: What a result that was cut had in all, and how to read the rest; None for one that is whole.
     """
 
     v: Literal[1] = PROTOCOL_VERSION
@@ -222,6 +270,7 @@ class ToolResult(FrozenModel):
     priority: Priority | str = Field(default=NORMAL, exclude_if=partial(eq, NORMAL))
     principal: str = Field(default="", exclude_if=not_)
     cached: bool = Field(default=False, exclude_if=not_)
+    large: LargeResult | None = Field(default=None, exclude_if=not_)
 
     @property
     def is_error(self) -> bool:

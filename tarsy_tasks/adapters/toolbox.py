@@ -49,7 +49,15 @@ class Dialect(ABC, Generic[Tool, Message]):
 class _BaseToolbox(list[Tool], Generic[Tool, Message]):
     """What both toolboxes are: a list of tools for the request."""
 
-    def __init__(self, listed: ToolList, dialect: Dialect[Tool, Message], *, search: bool) -> None:
+    def __init__(
+        self,
+        executor: ToolExecutor | AsyncToolExecutor,
+        listed: ToolList,
+        dialect: Dialect[Tool, Message],
+        *,
+        search: bool,
+    ) -> None:
+        self._own_tools = executor.own_tools
         self._offer: Offer = build_offer(listed.behind_search() if search else listed, dialect.provider)
         self._dialect = dialect
         self.left_out = self._offer.left_out
@@ -65,6 +73,12 @@ class _BaseToolbox(list[Tool], Generic[Tool, Message]):
         return calls, [self._offer.build_call(call.name, call.arguments, call.id) for call in calls]
 
     def _write(self, calls: list[AskedCall], results: list[ToolResult]) -> list[Message]:
+        if any(result.large is not None for result in results):
+            # From the next request on the model can read on.
+            added = [
+                self._offer.add(tool) for tool in self._own_tools() if tool.function_name() not in self._offer.tools
+            ]
+            self.extend(self._dialect.write_tools([each for each in added if each is not None]))
         answers = [
             (call, self._offer.read_result(result, call.name)) for call, result in zip(calls, results, strict=True)
         ]
@@ -80,7 +94,7 @@ class Toolbox(_BaseToolbox[Tool, Message]):
     """
 
     def __init__(self, executor: ToolExecutor, dialect: Dialect[Tool, Message], *, search: bool = False) -> None:
-        super().__init__(executor.list_tools(), dialect, search=search)
+        super().__init__(executor, executor.list_tools(), dialect, search=search)
         self._executor = executor
 
     def run(self, asked: Any) -> list[Message]:
@@ -107,7 +121,7 @@ class AsyncToolbox(_BaseToolbox[Tool, Message]):
     def __init__(
         self, executor: AsyncToolExecutor, listed: ToolList, dialect: Dialect[Tool, Message], *, search: bool = False
     ) -> None:
-        super().__init__(listed, dialect, search=search)
+        super().__init__(executor, listed, dialect, search=search)
         self._executor = executor
 
     async def run(self, asked: Any) -> list[Message]:

@@ -14,6 +14,7 @@ from tarsy_tasks.agent.advice import Permission
 from tarsy_tasks.agent.background import run_in_background, wait_for
 from tarsy_tasks.agent.event_stream import CallEvents, EventBuffer
 from tarsy_tasks.agent.executor import BaseExecutor
+from tarsy_tasks.agent.large_results import PAGE_CHARS, Part, check_request, read_part
 from tarsy_tasks.agent.pending_call import BasePendingCall
 from tarsy_tasks.agent.progress_calls import AsyncProgressCalls, OnProgress
 from tarsy_tasks.agent.resources import Readable, build_completion
@@ -24,7 +25,7 @@ from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, bu
 from tarsy_tasks.agent.tool_list import ToolList
 from tarsy_tasks.call_events import CallEvent
 from tarsy_tasks.methods import COMPLETE, GET_PROMPT, LIST_PROMPTS, LIST_RESOURCE_TEMPLATES, LIST_RESOURCES
-from tarsy_tasks.models import ToolCall, ToolDefinition, ToolResult
+from tarsy_tasks.models import ResultPart, ToolCall, ToolDefinition, ToolResult
 from tarsy_tasks.priorities import Priority
 from tarsy_tasks.prompts import Completion, PromptDefinition, PromptResult
 from tarsy_tasks.resources import ResourceDefinition, ResourceResult, ResourceTemplate, Values
@@ -197,6 +198,21 @@ class AsyncToolExecutor(BaseExecutor):
         submitted = self._dispatcher.start(build_calls(calls))
         await self._wait_for(submitted, *(call.answered for call in submitted))
         return self._dispatcher.read_answers(submitted)
+
+    async def read_result(
+        self,
+        handle: str,
+        offset: int = 0,
+        limit: int = PAGE_CHARS,
+        *,
+        contains: str | None = None,
+        part: Part = "content",
+    ) -> ResultPart:
+        """As `ToolExecutor.read_result`."""
+        check_request(handle, offset, limit, contains, part)
+        whole = await _run(self._dispatcher.reader.fetch(handle))
+        asked: dict[str, Any] = {"offset": offset, "limit": limit, "contains": contains, "part": part}
+        return await asyncio.to_thread(read_part, whole, handle, **asked)
 
     async def _answer(self, submitted: SubmittedCall) -> ToolResult:
         await self._wait_for([submitted], submitted.answered)

@@ -20,6 +20,7 @@ from tarsy_tasks.agent.background import call_in_background, start_in_background
 from tarsy_tasks.agent.connection import AgentConnection, connection_of
 from tarsy_tasks.agent.event_stream import CallEvents
 from tarsy_tasks.agent.idempotency import Claim, claim, release_if_possible
+from tarsy_tasks.agent.large_results import ResultReader
 from tarsy_tasks.agent.redis_errors import connection_errors, is_refusal
 from tarsy_tasks.agent.reply_listener import Meta
 from tarsy_tasks.agent.results import NOT_ENQUEUED
@@ -65,8 +66,10 @@ class CallDispatcher:
     priority: Priority = NORMAL
 
     def __post_init__(self) -> None:
-        self._info = CallInfo(agent_id=self.agent_id, run_id=self.run_id).model_dump(exclude_none=True)
-        self._unanswered = UnansweredCalls(self.find_app, self.timeout_s, self.agent_id, self.run_id)
+        info = CallInfo(agent_id=self.agent_id, run_id=self.run_id, reads_results=True)
+        self._info = info.model_dump(exclude_none=True)
+        self.reader = ResultReader(self.find_app, self.agent_id, self.timeout_s)
+        self._unanswered = UnansweredCalls(self.find_app, self.selection, self.timeout_s, self.agent_id, self.run_id)
         self._margin_s = min(_REPLY_MARGIN_LIMIT_S, _REPLY_MARGIN * self.timeout_s)
 
     def start(
@@ -132,6 +135,9 @@ class CallDispatcher:
             try:
                 if call.task == CALL_TOOL:
                     call.server, call.tool = self.selection.resolve(call.call.name)
+                    if self.selection.is_own(call.server):
+                        call.sending = start_in_background(self.reader.answer(call), call.context)
+                        continue
                 else:
                     self.selection.require_server(call.server)
                 self._send_soon(call)
@@ -237,6 +243,7 @@ class CallDispatcher:
         if call.claim is not None and answer.outcome is Outcome.UNAVAILABLE:
             # It did not run: its key may be used for another try.
             start_in_background(release_if_possible(call.claim))
+        self.reader.has_cut = self.reader.has_cut or answer.large is not None
         call.end(answer)
 
     def _hear_events(self, call: SubmittedCall, batch: EventBatch) -> None:

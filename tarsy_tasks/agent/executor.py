@@ -14,6 +14,7 @@ from tarsy_tasks.agent.advice import Adviser, Permission
 from tarsy_tasks.agent.background import run_in_background
 from tarsy_tasks.agent.dispatcher import CallDispatcher
 from tarsy_tasks.agent.event_stream import CallEvents, EventBuffer
+from tarsy_tasks.agent.large_results import PAGE_CHARS, READ_RESULT_TOOL, Part, check_request, read_part
 from tarsy_tasks.agent.listing import ToolLister
 from tarsy_tasks.agent.pending_call import PendingCall
 from tarsy_tasks.agent.progress_calls import OnProgress, ProgressCalls
@@ -34,7 +35,7 @@ from tarsy_tasks.methods import (
     READ_RESOURCE,
     Method,
 )
-from tarsy_tasks.models import ToolCall, ToolDefinition, ToolResult
+from tarsy_tasks.models import ResultPart, ToolCall, ToolDefinition, ToolResult
 from tarsy_tasks.priorities import NORMAL, Priority
 from tarsy_tasks.prompts import Completion, PromptDefinition, PromptResult
 from tarsy_tasks.resources import ResourceDefinition, ResourceResult, ResourceTemplate, Values
@@ -58,12 +59,13 @@ class BaseExecutor:
         agent_id: str | None = None,
         run_id: str | None = None,
         priority: Priority = NORMAL,
+        offer_read_result: bool | None = None,
         app: "Celery | None" = None,
     ) -> None:
         check_priority(priority)
         if not 0 < timeout_s < float("inf"):
             raise ValueError(f"timeout_s must be a positive number of seconds, not {timeout_s!r}")
-        selection = Selection(servers, tool_filter, app)
+        selection = self._selection = Selection(servers, tool_filter, app)
 
         @cache
         def find_app() -> "Celery":
@@ -73,12 +75,18 @@ class BaseExecutor:
 
             return agent_app()
 
-        self._lister = ToolLister(find_app, selection, timeout_s)
+        self._lister = ToolLister(find_app, selection, timeout_s, self.own_tools)
+        self._offers_reading = offer_read_result
         self._adviser = Adviser(find_app, selection)
         searches = SearchCalls(self._lister, self._adviser)
         self._dispatcher = CallDispatcher(find_app, selection, timeout_s, agent_id, run_id, searches, priority)
         self._events = ServerEventFeed(find_app, selection, timeout_s)
         self._statuses = ServerStatuses(find_app, selection, self._adviser, timeout_s)
+
+    def own_tools(self) -> list[ToolDefinition]:
+        """The tools of this package itself that `list_tools` lists now: `tarsy.read_result`, if it is offered."""
+        offers = self._dispatcher.reader.has_cut if self._offers_reading is None else self._offers_reading
+        return [READ_RESULT_TOOL] if offers and self._selection.is_own(READ_RESULT_TOOL.server) else []
 
     def _ask(self, server: str, method: Method, arguments: dict[str, Any] | None = None) -> SubmittedCall:
         return self._dispatcher.request(server, method, arguments or {})
@@ -106,6 +114,8 @@ class ToolExecutor(BaseExecutor):
         run_id: In which run, for the audit.
         priority: Of calls that have none of their own: `interactive`, `normal` or `batch`. It counts among the calls of
             this agent to the same server (docs/limits.md).
+        offer_read_result: Whether `list_tools` lists `tarsy.read_result`, by which a model reads on in a large result;
+            None: once a result of this executor was cut.
         app: A Celery application on the workers' Redis. None: the package's own, with Redis from `TARSY_REDIS_URL`.
 
     Raises:
@@ -356,3 +366,30 @@ class ToolExecutor(BaseExecutor):
         submitted = self._dispatcher.start(build_calls(calls))
         wait([call.answered for call in submitted])
         return self._dispatcher.read_answers(submitted)
+
+    def read_result(
+        self,
+        handle: str,
+        offset: int = 0,
+        limit: int = PAGE_CHARS,
+        *,
+        contains: str | None = None,
+        part: Part = "content",
+    ) -> ResultPart:
+        """Read a part of a large result of this agent (docs/large-results.md).
+
+        Args:
+            handle: `ToolResult.large.handle`.
+            offset: The first character.
+            limit: How many characters at most.
+            contains: Only the lines that contain this text, each after the offset at which it begins.
+            part: `content`, or the `structured` value as JSON, if that was left out.
+
+        Raises:
+            ResultNotFound: The handle is not one of this agent, or the result is no longer kept.
+            BrokerUnavailable: Redis could not be reached within `timeout_s`, or does not allow it.
+            ValueError: One of the arguments is not possible.
+        """
+        check_request(handle, offset, limit, contains, part)
+        whole = run_in_background(self._dispatcher.reader.fetch(handle)).result()
+        return read_part(whole, handle, offset=offset, limit=limit, contains=contains, part=part)

@@ -16,6 +16,7 @@ from tarsy_tasks.agent.audit import audit_of
 from tarsy_tasks.agent.background import start_in_background
 from tarsy_tasks.agent.connection import AgentConnection, connection_of
 from tarsy_tasks.agent.redis_errors import connection_errors
+from tarsy_tasks.agent.selection import Selection
 from tarsy_tasks.agent.submitted import SubmittedCall
 from tarsy_tasks.agent.withdrawal import Withdrawal, withdraw
 from tarsy_tasks.broker.deliveries import CallState
@@ -38,6 +39,7 @@ class UnansweredCalls:
     """Those of one executor. Attributes are those of `CallDispatcher`; all methods run on the background loop."""
 
     find_app: "Callable[[], Celery]"
+    selection: Selection
     timeout_s: float
     agent_id: str | None
     run_id: str | None
@@ -79,7 +81,7 @@ class UnansweredCalls:
             call.sending.cancel()
         if call.id:
             start_in_background(self._withdraw(call, is_cancelled=True))
-        else:
+        elif not self.selection.is_own(call.server):
             self._record(call, results.cancelled(call.call, goes_on=False))
 
     async def cancel(self, call: SubmittedCall) -> None:

@@ -92,6 +92,8 @@ _WORKERS_OWN = (
     keys.alert_state_key("*"),
     keys.limit_key("*"),
     f"{keys.CALL_STATES}*",
+    f"{keys.LARGE_RESULTS}*",
+    f"{keys.LARGE_INDEXES}*",
     "tarsy",  # the default queue, for Celery's own tasks
     _BINDINGS,
     _REMOTE_CONTROL,
@@ -254,6 +256,8 @@ def _agent(agent: AgentUser) -> list[str]:
         # To follow its own calls while they run.
         _select(("subscribe",), channels=[keys.events_channel("*", own or ""), keys.SERVER_EVENTS]),
         _select_reading(("get", "mget"), [keys.call_state_key("*", own or "")]),
+        # To read its own large results. What agents without a user of their own have, all of them can read.
+        _select_reading(("getrange",), [keys.large_result_key(own or ":*", "*")]),
         _READ_HEALTH_AND_TOOLS,
         # To record calls that no worker took.
         _select_writing(("xadd", "expire"), [keys.AGENT_AUDIT]),

@@ -29,6 +29,10 @@ SERVER_EVENTS = "tarsy:server-events"
 """The channel of what happens to the sessions of workers with MCP servers."""
 CALL_STATES = "tarsy:progress:"
 """Prefix of the keys of how such calls stand."""
+LARGE_RESULTS = "tarsy:large-results:"
+"""Prefix of the keys of large results that are kept whole."""
+LARGE_INDEXES = "tarsy:large-index:"
+"""Prefix of the keys that say which of them an agent has."""
 REPLIES = "tarsy:replies:"
 """Prefix of the channels that announce answers."""
 TASK_ID_PREFIX_LENGTH = 19
@@ -158,6 +162,27 @@ def events_channel(task_id: str, agent: str) -> str:
 def call_state_key(task_id: str, agent: str) -> str:
     """The latest events of a call that runs, a JSON string with a TTL; workers write it. `agent` as before."""
     return f"{CALL_STATES}{agent}:{task_id}"
+
+
+def result_owner(agent: str, agent_id: str | None) -> str:
+    """To whom large results belong, in the names of their keys.
+
+    Args:
+        agent: The bound agent; empty for others, which only say who they are.
+        agent_id: What such an agent says.
+    """
+    return agent or f":{quote(agent_id or '', safe='', errors='surrogatepass')}"
+
+
+def large_result_key(owner: str, handle: str) -> str:
+    """A large result, compressed, a string with a TTL; workers write it. `owner` is a `result_owner`."""
+    return f"{LARGE_RESULTS}{owner}:{handle}"
+
+
+def large_index_key(owner: str) -> str:
+    """Sorted set with a TTL of the large results of an owner: size, end and handle of each, with spaces between, by how
+    many bytes the owner's had in all until then. Workers write it."""
+    return f"{LARGE_INDEXES}{owner}"
 
 
 def idempotency_key(agent_id: str | None, digest: str) -> str:

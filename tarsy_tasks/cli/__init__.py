@@ -38,6 +38,7 @@ _MODULES = {
     "read": "resources",
     "ready": "probes",
     "resources": "resources",
+    "results": "results",
     "servers": "servers",
     "tools": "tools",
     "up": "up",

@@ -38,6 +38,8 @@ _STDIO_KEYS = ("args", "env", "variables_file", "cwd", "inherit_env", "sandbox")
 _HTTP_KEYS = ("headers", "auth", "verify_ssl", "ca_file")
 
 _IDLE_STOP_S = 300
+_ResultLimit = Annotated[int, Field(ge=16_384, le=1_048_576)]
+"""Less would not hold the escaped characters of results that are not measured, because they are small."""
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _DAY_S = 24 * 3600
 
@@ -256,6 +258,16 @@ class ServerConfig(Model):
     max_message_bytes: int = Field(
         default=16 * 1024 * 1024, gt=0, description="The longest message that is read from the server."
     )
+    result_limit: _ResultLimit = Field(
+        default=65_536,
+        description="Characters of the text of a result; of a longer one a model gets the beginning and the end, and "
+        "how to read the rest.",
+    )
+    result_limits: dict[Annotated[str, Field(min_length=1)], _ResultLimit] = Field(
+        default_factory=dict,
+        description="Instead of `result_limit`: by the name of a tool, or else by the first glob (`get_*`) that "
+        "matches.",
+    )
     pin: Literal["warn", "block"] = Field(
         default="warn",
         description="What happens to a tool whose definition changed since its approval. warn: the log and `tools "
@@ -268,6 +280,13 @@ class ServerConfig(Model):
         default=None,
         description="Instructions for models that use the server, instead of those of the server itself.",
     )
+
+    def result_limit_of(self, tool: str) -> int:
+        """Characters of the text of a result of `tool`."""
+        limits = self.result_limits
+        if tool in limits:
+            return limits[tool]
+        return next((limit for glob, limit in limits.items() if fnmatchcase(tool, glob)), self.result_limit)
 
     @model_validator(mode="before")
     @classmethod

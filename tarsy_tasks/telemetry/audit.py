@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.agent_audit import FURTHEST_AHEAD_S
 from tarsy_tasks.methods import TOOL_CALL
+from tarsy_tasks.models import LargeResult
 from tarsy_tasks.outcomes import Outcome
 from tarsy_tasks.priorities import NORMAL
 
@@ -109,6 +110,7 @@ class AuditEntry(BaseModel):
         worker: Node name of the worker that wrote it; empty for an agent.
         bytes: Size of the stored answer; None if none was stored.
         cached: As in `ToolResult`.
+        large: What the result had in all, if it was cut, and its handle; None if it is whole.
         steps: When it took its steps.
     """
 
@@ -141,6 +143,7 @@ class AuditEntry(BaseModel):
     worker: str = ""
     bytes: int | None = None
     cached: bool = False
+    large: LargeResult | None = None
     steps: tuple[Step, ...] = ()
 
     @property

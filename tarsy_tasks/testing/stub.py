@@ -60,6 +60,7 @@ class _Stub(BaseExecutor):
         self._adviser = _StubAdviser(listed)
         self._statuses = StubStatuses(listed, self._adviser)
         self._events = StubEventFeed()
+        self._offers_reading = False
         searches = SearchCalls(self._lister, self._adviser)
         self._dispatcher = _StubDispatcher(answers, defined, timeout_s, self.calls, searches)
 

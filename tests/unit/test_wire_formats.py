@@ -125,6 +125,7 @@ def test_a_call_is_published_in_this_shape(client: Any, app: Any) -> None:
     for name in ("deadline", "sent_at"):
         assert isinstance(body[0][3][name], float)
         body[0][3][name] = BODY[0][3][name]
+    assert body[0][3].pop("reads_results") is True
     assert body == BODY
     garbage_at = message["headers"]["garbage_at"]
     assert isinstance(garbage_at, float)

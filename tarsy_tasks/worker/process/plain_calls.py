@@ -227,8 +227,8 @@ class PlainCall:
         delivery, record, result = self._delivery, self._record, answer.result
         try:
             key, value = backend.encode_answer(self.id, result)
-            entry = record.write(states.SUCCESS, result, len(value))
-            await self._context.in_flight.answer(delivery, key, value, backend.expires, entry)
+            entry, large = record.write(states.SUCCESS, result, len(value)), delivery.large_of(result)
+            await self._context.in_flight.answer(delivery, key, value, backend.expires, entry, large)
         except (RedisError, OSError) as error:
             logger.warning("Redis did not take an answer at once: %s", error)
             self._hand_over(answer)
