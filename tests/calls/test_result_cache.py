@@ -210,7 +210,7 @@ def test_a_long_answer_is_given_and_not_kept(tools: ToolExecutor, ledger: Ledger
     assert ledger.runs()["long"] == 2
 
 
-def test_each_agent_can_read_the_rest_of_a_large_answer_that_is_kept(tools: ToolExecutor, ledger: Ledger) -> None:
+def test_each_agent_reads_the_rest_of_a_kept_answer(tools: ToolExecutor, ledger: Ledger) -> None:
     handles: set[str] = set()
     for agent_id in ("first", "second"):
         with ToolExecutor(["books"], agent_id=agent_id) as agent:
