@@ -194,6 +194,8 @@ class ToolResult(FrozenModel):
             that would not help.
         priority: By which the call waited. A worker of a later version may have one that is only text here.
         principal: Who called, as far as a worker could verify that (docs/limits.md); empty for an anonymous call.
+        cached_at: When its server gave an answer that comes from the cache, in seconds since the epoch by the clock of
+            Redis; None if the server was asked.
     """
 
     v: Literal[1] = PROTOCOL_VERSION
@@ -216,6 +218,7 @@ class ToolResult(FrozenModel):
     retry_after_s: float | None = Field(default=None, exclude_if=not_)
     priority: Priority | str = Field(default=NORMAL, exclude_if=partial(eq, NORMAL))
     principal: str = Field(default="", exclude_if=not_)
+    cached_at: float | None = Field(default=None, exclude_if=not_)
 
     @property
     def is_error(self) -> bool:

@@ -91,6 +91,7 @@ _WORKERS_OWN = (
     keys.alert_state_key("*"),
     keys.limit_key("*"),
     f"{keys.CALL_STATES}*",
+    f"{keys.RESOURCES}*",
     "tarsy",  # the default queue, for Celery's own tasks
     _BINDINGS,
     _REMOTE_CONTROL,

@@ -27,6 +27,8 @@ EVENTS = "tarsy:events:"
 """Prefix of the channels of what happens to calls while they run."""
 CALL_STATES = "tarsy:progress:"
 """Prefix of the keys of how such calls stand."""
+RESOURCES = "tarsy:resources:"
+"""Prefix of the keys of cached answers about resources. Workers write them."""
 REPLIES = "tarsy:replies:"
 """Prefix of the channels that announce answers."""
 TASK_ID_PREFIX_LENGTH = 19
@@ -156,6 +158,11 @@ def events_channel(task_id: str, agent: str) -> str:
 def call_state_key(task_id: str, agent: str) -> str:
     """The latest events of a call that runs, a JSON string with a TTL; workers write it. `agent` as before."""
     return f"{CALL_STATES}{agent}:{task_id}"
+
+
+def resources_key(server: str, credential: str) -> str:
+    """The cached answers about a server's resources, for a credential: a hash with a TTL (`resource_cache`)."""
+    return f"{RESOURCES}{server}:{credential}"
 
 
 def idempotency_key(agent_id: str | None, digest: str) -> str:

@@ -79,7 +79,8 @@ def print_result(result: "ToolResult") -> None:
     if result.is_error:
         notes.print(f"{result.outcome} {result.error_code}", style="red")
     if console.is_terminal:
-        notes.print(f"{result.duration_s:.3g} s, {len(result.attachments)} attachments", style="dim")
+        cached = ", from the cache" if result.cached_at is not None else ""
+        notes.print(f"{result.duration_s:.3g} s, {len(result.attachments)} attachments{cached}", style="dim")
 
 
 def exit_code(result: "ToolResult") -> int:

@@ -217,6 +217,13 @@ class ServerConfig(Model):
     max_message_bytes: int = Field(
         default=16 * 1024 * 1024, gt=0, description="The longest message that is read from the server."
     )
+    resource_cache_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=24 * 3600,
+        allow_inf_nan=False,
+        description="How long answers about its resources are kept at most, for all agents; by default they are not.",
+    )
     pin: Literal["warn", "block"] = Field(
         default="warn",
         description="What happens to a tool whose definition changed since its approval. warn: the log and `tools "

@@ -105,6 +105,7 @@ class AuditEntry(BaseModel):
         policy: The version of the policy that decided whether it was permitted; None if none did.
         rule: The place of the rule in it that denied the call; None if it was permitted.
         attempts: How often the call was sent to the MCP server by the worker that answered it.
+        cached: The answer came from the cache of the server's resources.
         duration_s: As in `ToolResult`.
         worker: Node name of the worker that wrote it; empty for an agent.
         bytes: Size of the stored answer; None if none was stored.
@@ -136,6 +137,7 @@ class AuditEntry(BaseModel):
     policy: str | None = None
     rule: str | None = None
     attempts: int = 0
+    cached: bool = False
     duration_s: float = Field(default=0.0, allow_inf_nan=False)
     worker: str = ""
     bytes: int | None = None
@@ -153,7 +155,7 @@ class AuditEntry(BaseModel):
 
     def encode(self) -> str:
         """The text that Redis stores. Stream and id are known from where it is stored."""
-        unset = {name for name in ("priority", "operation") if getattr(self, name) == _DEFAULTS[name]}
+        unset = {name for name in _DEFAULTS if getattr(self, name) == _DEFAULTS[name]}
         return self.model_dump_json(exclude={"id", "source", "damage", *unset}, exclude_none=True)
 
 
@@ -212,7 +214,7 @@ class AuditPage:
 
 
 _EVERYTHING = AuditFilter()
-_DEFAULTS = {"priority": NORMAL, "operation": TOOL_CALL}
+_DEFAULTS: dict[str, Any] = {"priority": NORMAL, "operation": TOOL_CALL, "cached": False}
 _IDS = (
     *("server", "operation", "agent_id", "run_id", "principal", "priority"),
     *("call_id", "task_id", "error_code", "worker"),

@@ -6,6 +6,7 @@ sums of microseconds, so that they can be added up exactly:
 
     calls:OUTCOME                 calls with this outcome
     retries                       how often calls were sent again
+    cached                        calls that were answered from the cache of resources
     code:CODE                     calls with this error code
     denied:KIND                   calls that a rule of this kind in the policy denied
     limited:PLACE                 calls that were over the limit at this place of the policy; per server, not per tool
@@ -76,6 +77,7 @@ _NAMES = frozenset(
         LONGEST,
         *(f"{time}:{bucket}" for time in ("took", "waited") for bucket in (*BUCKET_NAMES, "us")),
         "retries",
+        "cached",
         "recreations",
         "suspensions",
         "pauses",
@@ -217,6 +219,10 @@ class ToolMetrics:
     @property
     def retries(self) -> int:
         return self.numbers.get("retries", 0)
+
+    @property
+    def cached(self) -> int:
+        return self.numbers.get("cached", 0)
 
     @property
     def recreations(self) -> int:

@@ -146,7 +146,7 @@ class CallExecution:
 
     async def _prepared(self) -> Ending:
         await self._operation.prepare(self._call)
-        return await run_through(self._interceptors.call, self._call, self._invoke)
+        return await run_through(self._interceptors.of_call(self._call.operation), self._call, self._invoke)
 
     def _invoke(self) -> Awaitable[Ending]:
         return Invocation(self._call, self._operation, self._interceptors.attempt).run()

@@ -8,6 +8,7 @@ from tarsy_tasks.worker.calls.chain import Interceptors
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.guard import BeginMarker, Redelivery
 from tarsy_tasks.worker.calls.permission import PermittedArguments, PermittedTool
+from tarsy_tasks.worker.calls.resource_cache import ResourceCache
 
 __all__ = ["build_interceptors"]
 
@@ -28,6 +29,8 @@ def build_interceptors(context: WorkerContext, users: Iterable[Interceptor]) -> 
         ],
         users,
         [
+            # call, after those of the users: what they refuse is not answered, and what they change is what counts
+            ResourceCache(context),
             # attempt: right before the call is sent
             BeginMarker(context),
         ],

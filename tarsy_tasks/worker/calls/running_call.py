@@ -45,6 +45,7 @@ class RunningCall(Call):
         notes: What is not as it should be with its answer, unmasked; see `ToolResult.notes`.
         built: The result that `content` built and masked.
         feed: Takes its events to its agent; None if nobody listens.
+        fresh_s: How long its server lets the answer be kept, in seconds; None if it does not say.
     """
 
     connection: ServerConnection
@@ -58,6 +59,7 @@ class RunningCall(Call):
     notes: tuple[str, ...] = ()
     built: ToolResult | None = None
     feed: EventFeed | None = None
+    fresh_s: float | None = None
 
 
 def parse_message(arguments: tuple[Any, ...]) -> CallInfo:

@@ -231,6 +231,7 @@ class Audit:
             "policy": record.policy or None,
             "rule": record.denial.rule if record.denial is not None else None,
             "attempts": record.attempts,
+            "cached": None if result.cached_at is None else True,
             "duration_s": result.duration_s or round(duration_s, 6),
             "worker": self._worker,
             "bytes": size_bytes,

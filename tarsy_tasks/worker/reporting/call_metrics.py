@@ -129,6 +129,8 @@ class CallMetrics:
             numbers["took:us"] = numbers[LONGEST] = round(result.duration_s * 1e6)
         if result.attempts > 1:
             numbers["retries"] = result.attempts - 1
+        if result.cached_at is not None:
+            numbers["cached"] = 1
         if waited_s is not None:
             numbers[f"waited:{bucket_of(waited_s)}"] = 1
             numbers["waited:us"] = round(waited_s * 1e6)

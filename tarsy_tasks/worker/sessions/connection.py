@@ -61,6 +61,7 @@ class ServerConnection:
         on_pause: Called on the loop when this worker has read that, with the seconds.
         on_suspend: Called on the loop when it is suspended.
         on_change: Called on the loop when the server was connected, could not be connected, or changed its tools.
+        on_resources: Called on the loop when a resource has changed, with its URI; None: any of them may have.
     """
 
     def __init__(self, server: ServerConfig, masker: Masker, context: SessionContext) -> None:
@@ -78,7 +79,9 @@ class ServerConnection:
         self.on_pause: Callable[[float], None] = lambda _: None
         self.on_suspend: Callable[[], None] = lambda: None
         self.on_change: Callable[[], None] = lambda: None
-        self._opener = SessionOpener(server, masker, self.long_work, self.suspension, context, lambda: self.on_change())
+        self.on_resources: Callable[[str | None], None] = lambda _: None
+        following = lambda: self.on_change(), lambda uri: self.on_resources(uri)
+        self._opener = SessionOpener(server, masker, self.long_work, self.suspension, context, *following)
         self.errors = self._opener.errors
         self.availability = self._opener.availability
         self.record_failure = self._opener.record_failure
@@ -105,6 +108,11 @@ class ServerConnection:
     def connection_attempts(self) -> tuple[int, int]:
         """How often it was tried to open a session, and how often that succeeded; `per_call` sessions count, too."""
         return self._opener.attempts, self._opener.opened
+
+    @property
+    def credential(self) -> str:
+        """The digest of what it was last connected with; empty before, and if nothing of the server is cached."""
+        return self._opener.credential
 
     @property
     def session(self) -> Session | None:
@@ -268,6 +276,8 @@ class ServerConnection:
         else:
             self._session, self._logged_error = session, ""
             self.sessions_opened += 1
+            if self.sessions_opened > 1:
+                self.on_resources(None)  # nobody has heard what changed meanwhile
             return session
         finally:
             self._opening = None

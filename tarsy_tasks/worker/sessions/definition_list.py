@@ -3,8 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from mcp_types import CacheableResult
+
 from tarsy_tasks.models import FrozenModel
 from tarsy_tasks.worker.long_work import ASKED_S, LongWork
+from tarsy_tasks.worker.sessions.cache_hints import read_fresh_s
 from tarsy_tasks.worker.sessions.definition_fields import count_chars
 from tarsy_tasks.worker.sessions.paging import ListingError
 
@@ -19,9 +22,14 @@ Definition = TypeVar("Definition", bound=FrozenModel)
 
 
 class DefinitionList(Generic[Definition]):
-    """What a server has listed so far; `method` is MCP's name of the request."""
+    """What a server has listed so far; `method` is MCP's name of the request.
+
+    Attributes:
+        fresh_s: How long its server lets it be kept, the least of all pages; None if it does not say.
+    """
 
     def __init__(self, method: str) -> None:
+        self.fresh_s: float | None = None
         self._method = method
         self._found: list[Definition] = []
         self._chars = 0
@@ -29,6 +37,10 @@ class DefinitionList(Generic[Definition]):
     @property
     def definitions(self) -> tuple[Definition, ...]:
         return tuple(self._found)
+
+    def note_hint(self, page: CacheableResult) -> None:
+        if (found := read_fresh_s(page)) is not None:
+            self.fresh_s = found if self.fresh_s is None else min(self.fresh_s, found)
 
     async def add(self, page: Sequence[T], build: Callable[[T], Definition], long_work: LongWork) -> None:
         for start in range(0, len(page), _SLICE):

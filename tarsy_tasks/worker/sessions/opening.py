@@ -87,6 +87,7 @@ class SessionOpener:
 
     Args:
         on_tools: Called when a server has changed its tools and listed them.
+        on_resources: Called when it says that a resource has changed, with its URI; None: any of them may have.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class SessionOpener:
         suspension: Suspension,
         context: SessionContext,
         on_tools: Callable[[], None],
+        on_resources: Callable[[str | None], None],
     ) -> None:
         self.availability = ServerAvailability(server.timeouts.recreate_s)
         self.error: NoSessionError | None = None
@@ -107,6 +109,7 @@ class SessionOpener:
         self._long_work = long_work
         self._suspension = suspension
         self._on_tools = on_tools
+        self._on_resources = on_resources
         self._output = ServerOutput(server.name, masker)
         self._transport = ServerTransport(
             server, self._output, context.inheritance, context.child_watch, known_secrets.add, long_work, suspension
@@ -120,6 +123,11 @@ class SessionOpener:
     def ignored_events(self) -> int:
         """As of `ServerConnection`."""
         return self._transport.ignored_events
+
+    @property
+    def credential(self) -> str:
+        """As of `ServerTransport`."""
+        return self._transport.credential
 
     async def open(self, *, is_trial: bool = False) -> Session:
         """A new session; tried again for as long as the server is expected back.
@@ -205,8 +213,8 @@ class SessionOpener:
         self.errors.longer_attempt_s = self._connect_s if is_longer else None
 
     def _new_session(self, mode: Mode) -> Session:
-        on_tools, on_left_out = self._on_tools, self._note_left_out
-        return Session(self._server, self._transport, mode, on_tools, on_left_out, self._masker, self._long_work)
+        following = self._on_tools, self._on_resources, self._note_left_out
+        return Session(self._server, self._transport, mode, *following, self._masker, self._long_work)
 
     def _note_left_out(self, tools: Mapping[str, str]) -> None:
         """The server listed tools that are not valid; logged when they change."""

@@ -24,7 +24,7 @@ __all__ = ["list_prompts"]
 
 async def list_prompts(
     client: Client, server: str, masker: Masker, long_work: LongWork
-) -> tuple[PromptDefinition, ...]:
+) -> DefinitionList[PromptDefinition]:
     """The prompts of a server; none if it does not announce any.
 
     Raises:
@@ -41,8 +41,9 @@ async def list_prompts(
             return _build(found, server, masker)
 
         async for page in read_pages(LIST_PROMPTS, fetch, lambda page: len(page.prompts)):
+            kept.note_hint(page)
             await kept.add(page.prompts, build, long_work)
-    return kept.definitions
+    return kept
 
 
 def _build(found: Prompt, server: str, masker: Masker) -> PromptDefinition:

@@ -31,7 +31,7 @@ _URI_CHARS = 8 * 1024
 
 async def list_resources(
     client: Client, server: str, masker: Masker, long_work: LongWork
-) -> tuple[ResourceDefinition, ...]:
+) -> DefinitionList[ResourceDefinition]:
     """The resources of a server; none if it does not announce any.
 
     Raises:
@@ -50,13 +50,14 @@ async def list_resources(
             )
 
         async for page in read_pages(LIST_RESOURCES, fetch, lambda page: len(page.resources)):
+            kept.note_hint(page)
             await kept.add(page.resources, build, long_work)
-    return kept.definitions
+    return kept
 
 
 async def list_resource_templates(
     client: Client, server: str, masker: Masker, long_work: LongWork
-) -> tuple[ResourceTemplate, ...]:
+) -> DefinitionList[ResourceTemplate]:
     """The templates of a server's resources. Raises as `list_resources`."""
     kept = DefinitionList[ResourceTemplate](LIST_RESOURCE_TEMPLATES)
     if client.server_capabilities.resources is not None:
@@ -69,8 +70,9 @@ async def list_resource_templates(
             return ResourceTemplate(uri_template=template, **_fields_of(found, server, masker))
 
         async for page in read_pages(LIST_RESOURCE_TEMPLATES, fetch, lambda page: len(page.resource_templates)):
+            kept.note_hint(page)
             await kept.add(page.resource_templates, build, long_work)
-    return kept.definitions
+    return kept
 
 
 def _fields_of(found: Resource | ListedTemplate, server: str, masker: Masker) -> dict[str, Any]:

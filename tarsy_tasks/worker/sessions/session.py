@@ -10,13 +10,20 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from functools import partial
 from importlib.metadata import version
 from typing import Any, Literal, TypeVar, cast
 
 from mcp import Client, MCPError
-from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.dispatcher import Dispatcher
-from mcp_types import LOG_LEVEL_META_KEY, CallToolResult, Implementation, ToolListChangedNotification
+from mcp_types import (
+    LOG_LEVEL_META_KEY,
+    CallToolResult,
+    Implementation,
+    ResourceListChangedNotification,
+    ResourceUpdatedNotification,
+    ToolListChangedNotification,
+)
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from tarsy_tasks.config import ServerConfig
@@ -24,6 +31,7 @@ from tarsy_tasks.models import ToolDefinition, ToolListing
 from tarsy_tasks.worker.long_work import LongWork, charged_in_full
 from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.sessions.call_errors import describe_error
+from tarsy_tasks.worker.sessions.list_changes import listen_for_lists
 from tarsy_tasks.worker.sessions.listing import ListingError, UnmaskedTool, build_listing, list_all_tools
 from tarsy_tasks.worker.sessions.output_check import find_output_problem
 from tarsy_tasks.worker.sessions.recovery import REQUEST_TIMEOUT, Executed, classify_error
@@ -43,8 +51,6 @@ _CLIENT_INFO = Implementation(name="tarsy-tasks", version=version("tarsy-tasks")
 _CLOSE_S = 8.0
 """Closing a stdio server takes up to 6.5 s when it ignores its closed stdin and SIGTERM."""
 _RELIST_PAUSE_S = 1.0
-_LISTEN_PAUSE_S = 5.0
-_METHOD_NOT_FOUND = -32601
 _SHOWN_CHARS = 200
 _LOG_LEVEL = "info"
 
@@ -65,6 +71,7 @@ class Session:
 
     Args:
         on_tools: Called when the server has changed its tools and listed them.
+        on_resources: Called when a resource has changed, with its URI; None: any of them may have.
         on_left_out: Called after each listing with the tools that are not valid, and why.
     """
 
@@ -74,6 +81,7 @@ class Session:
         transport: ServerTransport,
         mode: Mode,
         on_tools: Callable[[], None],
+        on_resources: Callable[[str | None], None],
         on_left_out: Callable[[Mapping[str, str]], None],
         masker: Masker,
         long_work: LongWork,
@@ -88,6 +96,7 @@ class Session:
         self._transport = transport
         self._mode: Mode = mode
         self._on_tools = on_tools
+        self._on_resources = on_resources
         self._on_left_out = on_left_out
         self._masker = masker
         self._long_work = long_work
@@ -312,16 +321,28 @@ class Session:
         """Keep `tools` current when the server reports changes. In the handshake era many servers do so without having
         announced it: those of the Python SDK cannot.
         """
-        if (tools := client.server_capabilities.tools) is None:
-            return []
-        following = [asyncio.create_task(self._relist_on_change())]
-        if tools.list_changed and not self.is_handshake_era:
-            following.append(asyncio.create_task(self._listen(client)))
+        tools, resources = client.server_capabilities.tools, client.server_capabilities.resources
+        following = [] if tools is None else [asyncio.create_task(self._relist_on_change())]
+        if not self.is_handshake_era:
+            on_tools = self._tools_changed.set if tools is not None and tools.list_changed else None
+            is_cached = self._server.resource_cache_s is not None
+            is_listed = is_cached and resources is not None and resources.list_changed
+            on_resources = partial(self._on_resources, None) if is_listed else None
+            if on_tools or on_resources:
+                listening = listen_for_lists(client, lambda: self.lost, on_tools, on_resources)
+                following.append(asyncio.create_task(listening))
         return following
 
     async def _on_message(self, message: Any) -> None:
-        if isinstance(message, ToolListChangedNotification):
-            self._tools_changed.set()
+        match message:
+            case ToolListChangedNotification():
+                self._tools_changed.set()
+            case ResourceListChangedNotification():
+                self._on_resources(None)
+            case ResourceUpdatedNotification(params=updated):
+                self._on_resources(updated.uri)
+            case _:
+                pass
 
     async def _relist_on_change(self) -> None:
         while not self.lost:
@@ -339,24 +360,6 @@ class Session:
                 logger.warning("MCP server %s changed its tools, but did not list them: %s", self._server.name, why)
             # A server that changes its tools all the time is listed once a second.
             await asyncio.sleep(_RELIST_PAUSE_S)
-
-    async def _listen(self, client: Client) -> None:
-        """In the 2026 era changes come over a stream; those between two streams are not reported."""
-        may_have_missed = False
-        while not self.lost:
-            try:
-                async with client.listen(tools_list_changed=True) as events:
-                    if may_have_missed:
-                        self._tools_changed.set()
-                    async for _ in events:
-                        self._tools_changed.set()
-            except MCPError as error:
-                if error.code == _METHOD_NOT_FOUND:
-                    return
-            except (SubscriptionLost, TimeoutError):
-                pass
-            may_have_missed = True
-            await asyncio.sleep(_LISTEN_PAUSE_S)
 
     async def close(self, drain_s: float = 0.0) -> None:
         """End the session once its calls are done, at most `drain_s` seconds from now."""

@@ -19,6 +19,7 @@ from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.worker.long_work import LongWork
 from tarsy_tasks.worker.time_budget import Suspension
 from tarsy_tasks.worker.transport.child_watch import ChildWatch
+from tarsy_tasks.worker.transport.credential_digest import digest_credential
 from tarsy_tasks.worker.transport.credentials import Credentials, address_of
 from tarsy_tasks.worker.transport.flood import Flood
 from tarsy_tasks.worker.transport.http_client import HttpClient, ssl_context, without_secrets
@@ -44,6 +45,7 @@ class ServerTransport:
 
     Attributes:
         address: Its URL without credentials, as it was last resolved; empty for stdio, and before.
+        credential: The digest of what was last used to connect; empty before, and if nothing is cached.
 
     Args:
         on_secrets: Called with every credential before it is used, so that it is masked.
@@ -61,7 +63,7 @@ class ServerTransport:
         long_work: LongWork,
         suspension: Suspension,
     ) -> None:
-        self.address = ""
+        self.address = self.credential = ""
         self._server = server
         self._output = output
         self._inheritance = inheritance
@@ -91,6 +93,8 @@ class ServerTransport:
         resolved = resolve_variables(self._server, os.environ)
         self._on_secrets(resolved.secrets)
         self.address = str(without_secrets(address_of(resolved))) if resolved.url is not None else ""
+        if self._server.resource_cache_s is not None:
+            self.credential = digest_credential(self._server, resolved, self._inherited())
         match self._server.transport:
             case "stdio":
                 return self._stdio(resolved, on_end)
@@ -115,10 +119,16 @@ class ServerTransport:
         return StdioCommand(
             command=resolved.command,
             args=[value.get_secret_value() for value in resolved.args],
-            env=self._inheritance.environment_for(self._server, os.environ) | own,
+            env=self._inherited() | own,
             cwd=resolved.cwd,
             max_message_bytes=self._server.max_message_bytes,
         )
+
+    def _inherited(self) -> dict[str, str]:
+        """What the process of a stdio server gets of the worker's variables."""
+        if self._server.transport != "stdio":
+            return {}
+        return self._inheritance.environment_for(self._server, os.environ)
 
     @asynccontextmanager
     async def _http(self, resolved: ResolvedServer) -> AsyncGenerator[Dispatcher[Any]]:
