@@ -17,7 +17,16 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.script import NOW, Key, Table, script
 
-__all__ = ["LARGEST_BYTES", "MOST_BYTES", "Found", "drop_answers", "field_of", "fields_of_change", "find", "store_answer"]
+__all__ = [
+    "LARGEST_BYTES",
+    "MOST_BYTES",
+    "Found",
+    "drop_answers",
+    "field_of",
+    "fields_of_change",
+    "find",
+    "store_answer",
+]
 
 LARGEST_BYTES = 2 * 1024 * 1024
 """Of one answer; a larger one is not kept."""

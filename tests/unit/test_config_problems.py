@@ -10,8 +10,8 @@ DATA = Path(__file__).parent.parent / "data" / "config_problems.txt"
 KEYS = (
     "args, auth, bearer_token, bearer_token_file, ca_file, command, cwd, description, disabled, enabled, env, "
     "env_file, error_budget, headers, headers_file, idempotent_tools, inherit_env, instructions, masking, "
-    "max_concurrency, max_message_bytes, pin, replay, required, retry, sandbox, session, timeouts, transport, "
-    "type, url, url_file, variables_file, verify_ssl"
+    "max_concurrency, max_message_bytes, pin, replay, required, resource_cache_s, retry, sandbox, session, timeouts, "
+    "transport, type, url, url_file, variables_file, verify_ssl"
 )
 
 

@@ -59,12 +59,8 @@ class ResourceChanges:
             before.update(fields_of_change(READ_RESOURCE, uri))
             if len(before) > _MOST:
                 self._changed[place] = None
-        if self._dropping is None:
+        if self._dropping is None or self._dropping.done():
             self._dropping = asyncio.get_running_loop().create_task(self._drop_all())
-            self._dropping.add_done_callback(self._ended)
-
-    def _ended(self, _: "asyncio.Task[None]") -> None:
-        self._dropping = None
 
     async def _drop_all(self) -> None:
         while self._changed:
