@@ -108,7 +108,6 @@ def store_answer(
     next_generation: str,
 ) -> int:
     """Keep an answer, unless something was dropped since `generation` was found; 1 if it is kept."""
-    ...
 
 
 @script(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 
-from tarsy_tasks import AsyncToolExecutor, Outcome, OutcomeError, ToolExecutor
+from tarsy_tasks import Outcome, ToolExecutor
 from tarsy_tasks.telemetry.audit import AuditFilter, read_audit
 from tarsy_tasks.telemetry.metrics import read_metrics
 from tests.conftest import StartWorker

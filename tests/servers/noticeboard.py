@@ -42,7 +42,7 @@ class Board:
 
 def build_server(board: Board, ttl_ms: int | None) -> MCPServer:
     hint = None if ttl_ms is None else CacheHint(ttl_ms)
-    hints: Any = {} if hint is None else {name: hint for name in ("resources/list", "resources/read")}
+    hints: Any = {} if hint is None else dict.fromkeys(("resources/list", "resources/read"), hint)
     server = MCPServer("noticeboard", cache_hints=hints)
 
     @server.resource("notice://board/{name}")
