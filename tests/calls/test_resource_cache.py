@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,10 @@ class Boards:
     def serve(self, name: str, *options: str, ledger: str = "", **settings: Any) -> dict[str, Any]:
         path = str(self._directory / (ledger or name))
         return {**warm_command(noticeboard.__file__, path, *options), **settings}
+
+    def release(self, name: str) -> None:
+        """What the server holds is answered."""
+        (self._directory / f"{name}.go").touch()
 
     def lines(self, name: str) -> list[str]:
         path = self._directory / name
@@ -171,13 +176,21 @@ def test_the_audit_and_the_metrics_say_so(tools: ToolExecutor, client: Any) -> N
     wait_until(is_counted, "the metrics have it")
 
 
-def test_a_full_redis_costs_a_read_nothing(tools: ToolExecutor, client: Any, worker: Worker) -> None:
-    """Answers are still stored: what ends a call is let through."""
-    tools.read_resource(NOTICE, server="old")
-    for key in client.keys("tarsy:resources:*"):
-        client.delete(key)
-    pending = [tools.read_resource(NOTICE, server="old")]
-    assert pending[0].outcome is Outcome.OK
+def test_a_full_redis_costs_a_read_nothing(tools: ToolExecutor, client: Any, boards: Boards) -> None:
+    """It is full when the server answers; calls that are sent while it is are refused."""
+    before = boards.count("old", noticeboard.HELD)
+    with ThreadPoolExecutor(1) as thread:
+        read = thread.submit(tools.read_resource, noticeboard.HELD, server="old")
+        wait_until(lambda: boards.count("old", noticeboard.HELD) > before, "the server has the read")
+        client.config_set("maxmemory", 1)
+        try:
+            boards.release("old")
+            result = read.result(20)
+        finally:
+            client.config_set("maxmemory", 0)
+    assert (result.outcome, result.content) == (Outcome.OK, noticeboard.HELD)
+    assert tools.read_resource(noticeboard.HELD, server="old").cached_at is None, "nothing was kept"
+    assert tools.read_resource(noticeboard.HELD, server="old").cached_at is not None
 
 
 def test_a_key_of_another_type_costs_a_read_nothing(tools: ToolExecutor, client: Any, boards: Boards) -> None:

@@ -27,6 +27,8 @@ NOTICE = "notice://board/today"
 SECRET = "password: hunter2hunter2"
 LARGE = "notice://board/large"
 MISSING = "notice://board/missing"
+HELD = "notice://board/held"
+"""Is read only when there is a file beside the ledger whose name ends in `.go`."""
 
 
 class Board:
@@ -46,10 +48,15 @@ def build_server(board: Board, ttl_ms: int | None) -> MCPServer:
     server = MCPServer("noticeboard", cache_hints=hints)
 
     @server.resource("notice://board/{name}")
-    def read(name: str) -> str:
+    async def read(name: str) -> str:
         uri = f"notice://board/{name}"
+        if uri == MISSING:
+            raise ValueError("no such notice")
         board.note(f"read {uri}")
-        return board.texts[uri]
+        go = board.ledger.with_name(f"{board.ledger.name}.go")
+        while uri == HELD and not go.exists():
+            await anyio.sleep(0.02)
+        return board.texts.get(uri, uri)
 
     @server.resource("notice://rules")
     def rules() -> str:

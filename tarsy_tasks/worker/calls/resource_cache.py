@@ -56,10 +56,8 @@ class ResourceCache:
         credential = connection.credential
         if not credential:  # it was not connected yet
             return await proceed()
-        place, field = (
-            keys.resources_key(call.server, credential),
-            field_of(call.operation, call.arguments.get("uri", "")),
-        )
+        place = keys.resources_key(call.server, credential)
+        field = field_of(call.operation, call.arguments.get("uri", ""))
         try:
             found = await find(self._context.results, place, field)
         except (RedisError, OSError) as error:

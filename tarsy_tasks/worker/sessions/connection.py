@@ -80,8 +80,10 @@ class ServerConnection:
         self.on_suspend: Callable[[], None] = lambda: None
         self.on_change: Callable[[], None] = lambda: None
         self.on_resources: Callable[[str | None], None] = lambda _: None
-        following = lambda: self.on_change(), lambda uri: self.on_resources(uri)
-        self._opener = SessionOpener(server, masker, self.long_work, self.suspension, context, *following)
+        shared = (self.long_work, self.suspension, context)
+        self._opener = SessionOpener(
+            server, masker, *shared, lambda: self.on_change(), lambda uri: self.on_resources(uri)
+        )
         self.errors = self._opener.errors
         self.availability = self._opener.availability
         self.record_failure = self._opener.record_failure

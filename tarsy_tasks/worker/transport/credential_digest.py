@@ -1,4 +1,4 @@
-"""What a worker connects to a server with, as a digest: what one credential may read is kept apart from what others may.
+"""What a worker connects to a server with, as a digest: it keeps apart what different credentials may read.
 
 Owns what counts: whatever may decide what the server shows, and how it is masked. The digest stands in the names of
 keys, so it is one that is slow to guess from.
