@@ -34,7 +34,7 @@ HELD = "notice://board/held"
 class Board:
     def __init__(self, ledger: Path) -> None:
         self.ledger = ledger
-        self.texts = {NOTICE: "closed", LARGE: "a line of text\n" * 70_000, "notice://board/secret": SECRET}
+        self.texts = {NOTICE: "closed", LARGE: "a line of text\n" * 69_000, "notice://board/secret": SECRET}
         self.subscribers: dict[str, list[Any]] = {}
 
     def note(self, line: str) -> None:
