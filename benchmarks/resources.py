@@ -1,7 +1,7 @@
 """What it costs to read a resource of 1 MB: the CPU of a worker, and that of a client of the bare SDK in this process.
 
-All of them read from a server over stdio, in turns; the median of the turns counts. The limit of the project is 1.3 ×
-the bare SDK, without masking, which has a benchmark of its own. `python benchmarks/resources.py`.
+All of them read from a server over stdio, in turns; the median of the turns counts. The limit of the project is 1.3
+times that of the bare SDK, without masking, which has a benchmark of its own. `python benchmarks/resources.py`.
 """
 
 import asyncio

@@ -54,7 +54,7 @@ def build_server(board: Board, ttl_ms: int | None) -> MCPServer:
             raise ValueError("no such notice")
         board.note(f"read {uri}")
         go = board.ledger.with_name(f"{board.ledger.name}.go")
-        while uri == HELD and not go.exists():
+        while uri == HELD and not go.exists():  # noqa: ASYNC110 - it is a file
             await anyio.sleep(0.02)
         return board.texts.get(uri, uri)
 
