@@ -6,6 +6,7 @@ know what the words are for.
 
 import sqlite3
 import threading
+import weakref
 from collections.abc import Iterable
 
 __all__ = ["Stemmer"]
@@ -22,6 +23,8 @@ class Stemmer:
         self._known: dict[str, str] = {}
         self._lock = threading.Lock()
         self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+        # Python 3.13 warns of a connection that nobody closed.
+        weakref.finalize(self, self._database.close)
         try:
             self._database.executescript(
                 "CREATE VIRTUAL TABLE words USING fts5(word, tokenize = 'porter unicode61 remove_diacritics 2');"
