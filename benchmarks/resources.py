@@ -44,9 +44,10 @@ async def read_all(directory: Path, worker_pid: int, rounds: int, reads: int) ->
     """Milliseconds of CPU for each read, by who reads; one figure a round."""
     found: dict[str, list[float]] = {SDK: [], **{name: [] for name in SETTINGS}}
     roles: dict[str, Pids] = {"worker": lambda: [worker_pid]}
+    target = StdioServerParameters(**serve(directory, len(SETTINGS)))
     async with AsyncExitStack() as stack:
         tools = await stack.enter_async_context(AsyncToolExecutor(timeout_s=60))
-        client = await stack.enter_async_context(Client(StdioServerParameters(**serve(directory, len(SETTINGS)))))
+        client = await stack.enter_async_context(Client(target, cache=None))
 
         def reader(number: int) -> Call:
             async def read() -> None:
