@@ -8,6 +8,7 @@ field `generation` changes whenever something is dropped: what was asked before 
 
 import hashlib
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -80,6 +81,7 @@ async def find(exchange: AsyncRedisExchange, place: str, field: str) -> Found:
     return found._replace(answered_at=answered_at, text=text) if answered_at <= now < until else found
 
 
+# Keeps an answer, unless something was dropped since `generation` was found. Returns 1 if it is kept.
 @script(
     NOW,
     """
@@ -106,8 +108,7 @@ def store_answer(
     most_bytes: int,
     generation: str,
     next_generation: str,
-) -> int:
-    """Keep an answer, unless something was dropped since `generation` was found; 1 if it is kept."""
+) -> int: ...
 
 
 @script(
@@ -139,12 +140,18 @@ async def drop_answers(
     Raises:
         RedisError: Redis could not be asked, or `OSError`.
     """
-    place, dropped = keys.resources_key(server, credential), [*(fields or ())]
-    # Nothing that was asked before this may be stored later: so it is remembered for as long as a call may take.
-    slots = {"place": place, "fields": dropped, "generation": generation, "keep_s": _LONGEST_S}
+    drop = partial(
+        _drop.run_async,
+        exchange,
+        place=keys.resources_key(server, credential),
+        fields=[*(fields or ())],
+        generation=generation,
+        # Nothing that was asked before this may be stored later: so it is remembered for as long as a call may take.
+        keep_s=_LONGEST_S,
+    )
     try:
-        await _drop.run_async(exchange, everything=fields is None, **slots)
+        await drop(everything=fields is None)
     except ResponseError as error:
         if "WRONGTYPE" not in str(error):
             raise
-        await _drop.run_async(exchange, everything=True, **slots)
+        await drop(everything=True)

@@ -68,9 +68,10 @@ class ResourceCache:
             return Answer(kept)
         ending = await proceed()
         fresh_s = longest_s if call.fresh_s is None else min(longest_s, call.fresh_s)
-        is_own = isinstance(ending, Answer) and ending.result is call.built
+        if not isinstance(ending, Answer) or ending.result is not call.built or ending.result.is_error:
+            return ending
         # After a new connection with another credential it is nobody's.
-        if is_own and not ending.result.is_error and fresh_s > 0 and connection.credential == credential:
+        if fresh_s > 0 and connection.credential == credential:
             await self._store(call, ending.result, place, field, fresh_s, found.generation)
         return ending
 
