@@ -58,6 +58,9 @@ def list_resources(servers: tuple[str, ...], timeout_s: float, *, as_json: bool)
         rows = [(each.server, each.uri, each.mime_type or "", _describe(each)) for each in found]
         rows += [(each.server, each.uri_template, each.mime_type or "", _describe(each)) for each in templates]
         print_table(("server", "URI", "type", "description"), rows, nothing="no resources")
+        asked = {each.server for each in (*found, *templates)} | failed.keys()
+        for server in _without_resources([name for name in names if name not in asked]):
+            notes.print(Text(f"{server}: it says that it has no resources"), style="dim")
         for server, why in failed.items():
             notes.print(Text(f"{server}: {why}"), style="red")
     if failed:
@@ -96,6 +99,23 @@ def read(
             raise click.ClickException(str(error)) from None
         notes.print(Text(f"wrote {output}"))
     raise click.exceptions.Exit(exit_code(result))
+
+
+def _without_resources(servers: list[str]) -> list[str]:
+    """Those of whose sessions a worker reports that resources are none of their capabilities."""
+    import tarsy_tasks
+    from tarsy_tasks.errors import BrokerUnavailable
+    from tarsy_tasks.health import statuses
+
+    try:
+        health = statuses(servers, app=tarsy_tasks.app) if servers else {}
+    except BrokerUnavailable:
+        return []
+    reported = {
+        server: [each.capabilities for each in found.workers.values() if each.capabilities is not None]
+        for server, found in health.items()
+    }
+    return [server for server, each in reported.items() if each and "resources" not in each[0]]
 
 
 def _describe(found: "ResourceDefinition | ResourceTemplate") -> str:

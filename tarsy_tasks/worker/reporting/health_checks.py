@@ -327,6 +327,7 @@ class HealthChecks:
             protocol=session.protocol if session else None,
             era=session.era if session else None,
             server_info=connection.masker.mask(session.server_info) if session else None,
+            capabilities=session.capabilities if session else None,
             sessions_opened=connection.sessions_opened,
             is_held=connection.is_disconnected_by_operator,
             max_concurrency=self._max_concurrency(connection.server.name),

@@ -31,6 +31,7 @@ from tarsy_tasks.models import ToolDefinition, ToolListing
 from tarsy_tasks.worker.long_work import LongWork, charged_in_full
 from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.sessions.call_errors import describe_error
+from tarsy_tasks.worker.sessions.capabilities import name_capabilities
 from tarsy_tasks.worker.sessions.list_changes import listen_for_lists
 from tarsy_tasks.worker.sessions.listing import ListingError, UnmaskedTool, build_listing, list_all_tools
 from tarsy_tasks.worker.sessions.output_check import find_output_problem
@@ -62,6 +63,7 @@ class Session:
         tools: The server's tools by name; replaced as a whole by every listing.
         server_info: The server's own name and version, masked.
         instructions: The server's instructions for models, unmasked.
+        capabilities: What the server says that it offers, as `name_capabilities` names it.
         end_reason: Why the session ended, for an error text; empty while it is usable.
         lost: No call may be sent over it any more.
         in_flight: Number of running calls.
@@ -88,6 +90,7 @@ class Session:
     ) -> None:
         self.tools: Mapping[str, ToolDefinition] = {}
         self._left_out: Mapping[str, str] = {}
+        self.capabilities: tuple[str, ...] = ()
         self.protocol = self.server_info = self.instructions = self.end_reason = ""
         self.lost = self.is_handshake_era = self.died_in_handshake = False
         self.in_flight = 0
@@ -170,6 +173,7 @@ class Session:
 
     def _describe(self, client: Client) -> None:
         info = client.server_info
+        self.capabilities = name_capabilities(client.server_capabilities)
         self.protocol = client.protocol_version
         self.is_handshake_era = self.protocol in HANDSHAKE_PROTOCOL_VERSIONS
         name = f"{info.name} {info.version}".strip() if info else "anonymous"
