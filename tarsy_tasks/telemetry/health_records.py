@@ -83,8 +83,8 @@ class HealthRecord(BaseModel):
         protocol: Version of MCP that the session speaks; None without a session.
         era: `handshake` for versions before 2026-07-28, `2026` for later ones; None without a session.
         server_info: Name and version that the server reports; None without a session.
-        capabilities: What the server says that it offers: `tools`, `resources`, `resources.subscribe` and so on, by MCP's
-            names; None without a session.
+        capabilities: What the server says that it offers, by MCP's names: `tools`, `resources`, `resources.subscribe`
+            and so on; None without a session.
         sessions_opened: How many shared sessions this worker has had; all but the first replaced one.
         is_held: An operator has disconnected the server.
         max_concurrency: How many of the server's calls this worker runs at once.
