@@ -29,7 +29,7 @@ SDK = "the bare SDK"
 SETTINGS: dict[str, dict[str, Any]] = {
     "a worker, masking switched off": {"masking": {"enabled": False}},
     "a worker": {},
-    "a worker, from the cache": {"resource_cache_s": 3600},
+    "a worker, from the cache": {"cache": {"resources": 3600}},
 }
 LIMIT = 1.3
 

@@ -7,6 +7,7 @@ indented, and where a plain call and a call with a thread part, there are two li
     agent/dispatcher.py                   name → server, call → message in the queue `mcp.<server>`
         agent/connection.py                   sends it, with an entry in the in-flight table (`broker/steps.py`)
     worker/process/fetcher.py             takes the message from its queue, with a lease (`broker/fetch.py`)
+    worker/process/fetch_step.py          makes it a plain call, or gives it to Celery's consumer
     worker/process/plain_calls.py         plain: no thread; reads the message, and stores the answer from the loop
     worker/calls/tasks.py                 with a thread: `tarsy.call_tool`, in Celery's tracer
         worker/calls/task_execution.py        how that thread waits for the loop (`process/pool.py` has both)
@@ -22,8 +23,8 @@ indented, and where a plain call and a call with a thread part, there are two li
     agent/reply_listener.py               the answer, which is published with that, reaches the agent that waits
 
 What both halves share is at the top: `models` and `outcomes` (what an agent reads), `errors`, `tool_names`,
-`settings`, `health`, `catalogue`, and the packages `config`, `arguments`, `masking`, `broker` and `telemetry`.
-Importing this package imports nothing; every public name is loaded when it is first used.
+`settings`, `health`, `catalogue`, and the packages `config`, `arguments`, `masking`, `policy`, `broker` and
+`telemetry`. Importing this package imports nothing; every public name is loaded when it is first used.
 """
 
 from importlib import import_module
@@ -31,17 +32,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tarsy_tasks.agent.async_executor import AsyncPendingCall, AsyncToolExecutor
-    from tarsy_tasks.agent.executor import PendingCall, ToolExecutor
+    from tarsy_tasks.agent.executor import ToolExecutor
+    from tarsy_tasks.agent.pending_call import PendingCall
+    from tarsy_tasks.agent.server_statuses import ToolInfo
     from tarsy_tasks.agent.signatures import tool_signature
     from tarsy_tasks.agent.tool_list import ToolList
     from tarsy_tasks.call_events import CallEvent, CallLog, CallProgress, CallRestarted, DeadlineMoved
     from tarsy_tasks.celery_app import TarsyApp
-    from tarsy_tasks.errors import BrokerUnavailable, ConfigError, OutcomeError, ResultTimeout, TarsyTasksError
+    from tarsy_tasks.errors import (
+        BrokerUnavailable,
+        ConfigError,
+        OutcomeError,
+        ResultNotFound,
+        ResultTimeout,
+        TarsyTasksError,
+    )
     from tarsy_tasks.masking.masker import mask_text
-    from tarsy_tasks.models import Attachment, ToolCall, ToolDefinition, ToolResult
+    from tarsy_tasks.models import Attachment, LargeResult, ResultPart, ToolCall, ToolDefinition, ToolResult
     from tarsy_tasks.outcomes import ErrorCode, Outcome
     from tarsy_tasks.prompts import Completion, PromptArgument, PromptDefinition, PromptMessage, PromptResult
     from tarsy_tasks.resources import ResourceContents, ResourceDefinition, ResourceResult, ResourceTemplate
+    from tarsy_tasks.server_events import ServerEvent
+    from tarsy_tasks.server_status import ServerCounters, ServerState, ServerStatus
 
     app: TarsyApp
 
@@ -58,6 +70,7 @@ __all__ = [
     "ConfigError",
     "DeadlineMoved",
     "ErrorCode",
+    "LargeResult",
     "Outcome",
     "OutcomeError",
     "PendingCall",
@@ -69,11 +82,18 @@ __all__ = [
     "ResourceDefinition",
     "ResourceResult",
     "ResourceTemplate",
+    "ResultNotFound",
+    "ResultPart",
     "ResultTimeout",
+    "ServerCounters",
+    "ServerEvent",
+    "ServerState",
+    "ServerStatus",
     "TarsyTasksError",
     "ToolCall",
     "ToolDefinition",
     "ToolExecutor",
+    "ToolInfo",
     "ToolList",
     "ToolResult",
     "app",
@@ -84,13 +104,17 @@ __all__ = [
 _NAMES = {
     "agent.async_executor": "AsyncPendingCall AsyncToolExecutor",
     "call_events": "CallEvent CallLog CallProgress CallRestarted DeadlineMoved",
-    "models": "Attachment ToolCall ToolDefinition ToolResult",
-    "errors": "BrokerUnavailable ConfigError OutcomeError ResultTimeout TarsyTasksError",
+    "models": "Attachment LargeResult ResultPart ToolCall ToolDefinition ToolResult",
+    "errors": "BrokerUnavailable ConfigError OutcomeError ResultNotFound ResultTimeout TarsyTasksError",
     "outcomes": "ErrorCode Outcome",
     "prompts": "Completion PromptArgument PromptDefinition PromptMessage PromptResult",
     "resources": "ResourceContents ResourceDefinition ResourceResult ResourceTemplate",
-    "agent.executor": "PendingCall ToolExecutor",
+    "agent.executor": "ToolExecutor",
+    "agent.pending_call": "PendingCall",
     "agent.tool_list": "ToolList",
+    "agent.server_statuses": "ToolInfo",
+    "server_events": "ServerEvent",
+    "server_status": "ServerCounters ServerState ServerStatus",
     "entry_point": "app",
     "masking.masker": "mask_text",
     "agent.signatures": "tool_signature",

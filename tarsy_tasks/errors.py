@@ -4,6 +4,7 @@
     ├── ConfigError         a configuration file, a variable or celeryconfig.py is wrong
     ├── BrokerUnavailable   Redis could not be reached, or refuses this user
     ├── ResultTimeout       `pending.result(timeout_s)` ended without an answer; the call continues
+    ├── ResultNotFound      there is nothing to read under a handle
     ├── OutcomeError        `result.raise_for_outcome()`: the outcome is not `ok`
     ├── PoisonMessage       a message was moved to the dead letters: its worker was lost too often
     └── CallError           this call has no result; becomes a `ToolResult` before an agent sees it
@@ -31,6 +32,7 @@ __all__ = [
     "OutcomeError",
     "PoisonMessage",
     "RateLimited",
+    "ResultNotFound",
     "ResultTimeout",
     "TarsyTasksError",
     "ToolNameError",
@@ -64,6 +66,10 @@ class BrokerUnavailable(TarsyTasksError):
 
 class ResultTimeout(TarsyTasksError):
     """`pending.result(timeout_s)` ended without an answer. The call continues: ask again, or cancel it."""
+
+
+class ResultNotFound(TarsyTasksError):
+    """There is no large result under a handle: it belongs to another agent, or is no longer kept; or it is damaged."""
 
 
 class OutcomeError(TarsyTasksError):

@@ -17,7 +17,17 @@ from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.priorities import NORMAL, Priority
 from tarsy_tasks.tool_names import function_name
 
-__all__ = ["Attachment", "CallInfo", "FrozenModel", "ToolCall", "ToolDefinition", "ToolListing", "ToolResult"]
+__all__ = [
+    "Attachment",
+    "CallInfo",
+    "FrozenModel",
+    "LargeResult",
+    "ResultPart",
+    "ToolCall",
+    "ToolDefinition",
+    "ToolListing",
+    "ToolResult",
+]
 
 PROTOCOL_VERSION = 1
 """Version of every JSON shape in this module; raised when an older reader would misread a newer writer."""
@@ -40,6 +50,7 @@ class ToolCall(FrozenModel):
         idempotency_key: The same call of the same agent with the same key is made once. Within an hour, another call
             with the key gets the same answer, unless the call did not run (`unavailable`). None: each call is made.
         priority: `interactive`, `normal` or `batch`; None: that of the executor.
+        no_cache: The MCP server is asked even if an answer is kept (docs/result-cache.md); the new one replaces it.
     """
 
     id: str = ""
@@ -47,6 +58,7 @@ class ToolCall(FrozenModel):
     arguments: dict[str, Any] | str | None = None
     idempotency_key: str | None = Field(default=None, min_length=1, max_length=1000)
     priority: Priority | None = Field(default=None, exclude_if=not_)
+    no_cache: bool = Field(default=False, exclude_if=not_)
 
 
 class CallInfo(FrozenModel):
@@ -61,6 +73,8 @@ class CallInfo(FrozenModel):
         deadline: When nobody waits any more, in seconds since the epoch by the clock of Redis. None: never.
         sent_at: When the call was sent, by the same clock; only to measure how long it waited.
         events: Somebody listens to the events of the call (docs/progress.md), so its worker asks the server for them.
+        no_cache: As of `ToolCall`.
+        reads_results: The sender can read the rest of a large result (docs/large-results.md), so a worker may cut it.
     """
 
     v: Literal[1] = PROTOCOL_VERSION
@@ -72,6 +86,8 @@ class CallInfo(FrozenModel):
     deadline: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     sent_at: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     events: bool = Field(default=False, exclude_if=not_)
+    no_cache: bool = Field(default=False, exclude_if=not_)
+    reads_results: bool = Field(default=False, exclude_if=not_)
 
 
 class ToolDefinition(FrozenModel):
@@ -79,7 +95,7 @@ class ToolDefinition(FrozenModel):
 
     Attributes:
         name: Canonical name, `server.tool`.
-        server: Id of the MCP server.
+        server: Id of the MCP server; empty for the two tools of `ToolList.behind_search`.
         tool: Name of the tool on its server.
         description: For models, as the server gives it, masked.
         input_schema: JSON Schema of the arguments, as the MCP server gave it.
@@ -116,7 +132,7 @@ class ToolDefinition(FrozenModel):
         Raises:
             ValueError: The limit leaves no room for a recognizable name.
         """
-        return function_name(self.server, self.tool, limit)
+        return function_name(self.server, self.tool, limit) if self.server else self.tool
 
     @cached_property
     def fingerprint(self) -> str:
@@ -166,6 +182,41 @@ class Attachment(FrozenModel):
     annotations: dict[str, Any] = Field(default_factory=dict, exclude_if=not_)
 
 
+class LargeResult(FrozenModel):
+    """What a result that was cut had in all (docs/large-results.md).
+
+    Attributes:
+        handle: By which `read_result` gives the rest; empty if it was not kept.
+        content_chars: The characters of its whole `content`.
+        structured_chars: Those of its structured value as JSON, if that was left out; otherwise 0.
+        kept_bytes: How much of the agent's quota it takes, compressed; 0 if it was not kept.
+    """
+
+    handle: str = ""
+    content_chars: int = Field(ge=0)
+    structured_chars: int = Field(default=0, ge=0)
+    kept_bytes: int = Field(default=0, ge=0)
+
+
+class ResultPart(FrozenModel):
+    """A part of a large result, as `read_result` returns it.
+
+    Attributes:
+        text: The part; with `contains`, the lines in question, each with where it begins.
+        next_offset: Where to go on; None at the end.
+        total_chars: The characters of the whole.
+        matches: With `contains`, how many lines of `text` contain it; otherwise None.
+    """
+
+    handle: str
+    part: Literal["content", "structured"]
+    text: str
+    offset: int
+    next_offset: int | None
+    total_chars: int
+    matches: int | None = None
+
+
 class ToolResult(FrozenModel):
     """The answer to one call; there is exactly one, whatever happened.
 
@@ -194,8 +245,8 @@ class ToolResult(FrozenModel):
             that would not help.
         priority: By which the call waited. A worker of a later version may have one that is only text here.
         principal: Who called, as far as a worker could verify that (docs/limits.md); empty for an anonymous call.
-        cached_at: When its server gave an answer that comes from the cache, in seconds since the epoch by the clock of
-            Redis; None if the server was asked.
+        cached: It is the answer to another call, which was kept or was just being made (docs/result-cache.md).
+        large: What a result that was cut had in all, and how to read the rest; None for one that is whole.
     """
 
     v: Literal[1] = PROTOCOL_VERSION
@@ -218,7 +269,8 @@ class ToolResult(FrozenModel):
     retry_after_s: float | None = Field(default=None, exclude_if=not_)
     priority: Priority | str = Field(default=NORMAL, exclude_if=partial(eq, NORMAL))
     principal: str = Field(default="", exclude_if=not_)
-    cached_at: float | None = Field(default=None, exclude_if=not_)
+    cached: bool = Field(default=False, exclude_if=not_)
+    large: LargeResult | None = Field(default=None, exclude_if=not_)
 
     @property
     def is_error(self) -> bool:
@@ -241,7 +293,9 @@ class ToolResult(FrozenModel):
         done = "rejected" if self.error_code is ErrorCode.INVALID_ARGUMENTS else "repaired"
         repaired = f", arguments {done}: {' '.join(self.repairs)}" if self.repairs else ""
         noted = f", noted: {' '.join(note.partition(':')[0] for note in self.notes)}" if self.notes else ""
-        return f"<{self.name}: {ending}, {len(self.content)} characters, {self.duration_s:.3g} s{repaired}{noted}>"
+        cached = ", cached" if self.cached else ""
+        size = f"{len(self.content)} characters"
+        return f"<{self.name}: {ending}, {size}, {self.duration_s:.3g} s{cached}{repaired}{noted}>"
 
     def __json__(self) -> dict[str, Any]:
         """How kombu encodes a task's return value."""

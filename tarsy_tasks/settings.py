@@ -19,7 +19,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.secret_files import read_secret_file
 
-__all__ = ["WEBHOOK_SECRET_PREFIX", "Settings", "load_settings"]
+__all__ = ["WEBHOOK_SECRET_PREFIX", "Settings", "find_setting_files", "load_settings"]
 
 WEBHOOK_SECRET_PREFIX = "whsec_"  # noqa: S105 - what secrets begin with
 _PREFIX = "TARSY_"
@@ -49,6 +49,8 @@ class Settings(BaseSettings):
         audit_entries: `TARSY_AUDIT_ENTRIES`, about how many entries the audit keeps in Redis; 0: none.
         audit_file: `TARSY_AUDIT_FILE`, to which workers append entries as lines of JSON.
         audit_required: `TARSY_AUDIT_REQUIRED`, whether a call is refused that cannot be written to the audit.
+        large_result_bytes: `TARSY_LARGE_RESULT_BYTES`, how many bytes of large results workers keep for each agent,
+            compressed; 0: none.
         dashboard_hosts: `TARSY_DASHBOARD_HOSTS`, the host names that Flower answers to, separated by commas.
         dashboard_token: `TARSY_DASHBOARD_TOKEN`, which opens Flower as part of a link.
         shutdown_grace_s: `TARSY_SHUTDOWN_GRACE_S`, how long calls may continue after SIGTERM. Kubernetes kills after
@@ -78,6 +80,7 @@ class Settings(BaseSettings):
     audit_entries: int = Field(default=100_000, ge=0, description="a whole number from 0")
     audit_file: Path | None = None
     audit_required: bool = Field(default=False, description="true or false")
+    large_result_bytes: int = Field(default=64 * 1024 * 1024, ge=0, description="a number of bytes, or 0")
     dashboard_hosts: Annotated[tuple[str, ...], NoDecode] = ()
     dashboard_token: SecretStr | None = None
     shutdown_grace_s: float = Field(default=20.0, ge=0, allow_inf_nan=False, description="a number of seconds from 0")
@@ -148,15 +151,19 @@ def _describe(name: str, found: str) -> str:
     return f"{_PREFIX}{name.upper()}: not valid; {f'expected {description}' if description else found}"
 
 
+def find_setting_files() -> dict[str, str]:
+    """The files that values come from in place of variables: their paths, by the names of these variables."""
+    variables = {f"{_PREFIX}{name.upper()}": field for name, field in Settings.model_fields.items()}
+    secret = [name for name, field in variables.items() if "SecretStr" in str(field.annotation)]
+    paths = {name: os.environ.get(f"{name}_FILE") for name in secret if not os.environ.get(name)}
+    return {name: path for name, path in paths.items() if path}
+
+
 def _read_files() -> dict[str, Any]:
-    """The values that come from files in place of the variables."""
     values: dict[str, Any] = {}
-    for name, field in Settings.model_fields.items():
-        variable = f"{_PREFIX}{name.upper()}"
-        path = os.environ.get(f"{variable}_FILE")
-        if path and not os.environ.get(variable) and "SecretStr" in str(field.annotation):
-            try:
-                values[name] = SecretStr(read_secret_file(path))
-            except ValueError as error:
-                raise ConfigError(f"{variable}_FILE: {error}") from None
+    for variable, path in find_setting_files().items():
+        try:
+            values[variable.removeprefix(_PREFIX).lower()] = SecretStr(read_secret_file(path))
+        except ValueError as error:
+            raise ConfigError(f"{variable}_FILE: {error}") from None
     return values

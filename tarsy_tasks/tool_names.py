@@ -20,6 +20,7 @@ __all__ = [
     "listed_name",
     "resolve_server",
     "resolve_tool_name",
+    "without_prefix",
 ]
 
 SERVER_ID = re.compile(r"(?!.*__)[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9])?", re.ASCII)
@@ -117,6 +118,12 @@ def resolve_server(name: str, servers: Collection[str]) -> tuple[str, str]:
     if readings:
         return readings[0]
     raise _not_resolved(name, servers, [])
+
+
+def without_prefix(name: str) -> str:
+    """A name without the prefix that a provider has put before it, such as `functions.`"""
+    prefix, separator, rest = name.partition("." if "." in name else ":")
+    return rest if separator and prefix in _PROVIDER_PREFIXES else name
 
 
 def is_shortened(name: str) -> bool:

@@ -53,16 +53,19 @@ def _write_media(media: Media) -> "ImageBlockParam | DocumentBlockParam":
 
 
 @overload
-def anthropic_tools(executor: ToolExecutor) -> "Toolbox[ToolParam, MessageParam]": ...
+def anthropic_tools(executor: ToolExecutor, *, search: bool = False) -> "Toolbox[ToolParam, MessageParam]": ...
 @overload
-def anthropic_tools(executor: AsyncToolExecutor) -> "Awaitable[AsyncToolbox[ToolParam, MessageParam]]": ...
-def anthropic_tools(executor: ToolExecutor | AsyncToolExecutor) -> Any:
+def anthropic_tools(
+    executor: AsyncToolExecutor, *, search: bool = False
+) -> "Awaitable[AsyncToolbox[ToolParam, MessageParam]]": ...
+def anthropic_tools(executor: ToolExecutor | AsyncToolExecutor, *, search: bool = False) -> Any:
     """Tools for the Messages API; `run(message.content)` returns the message to append, in a list.
 
     Args:
         executor: For an `AsyncToolExecutor`, await this function and `run`.
+        search: Give the model `search_tools` and `call_tool` instead of all tools (docs/tool-search.md).
 
     Raises:
         BrokerUnavailable: Redis could not be reached.
     """
-    return build_toolbox(executor, _Messages())
+    return build_toolbox(executor, _Messages(), search=search)

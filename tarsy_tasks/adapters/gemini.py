@@ -52,16 +52,17 @@ class _GenerateContent(Dialect[Tool, Content]):
 
 
 @overload
-def gemini_tools(executor: ToolExecutor) -> Toolbox[Tool, Content]: ...
+def gemini_tools(executor: ToolExecutor, *, search: bool = False) -> Toolbox[Tool, Content]: ...
 @overload
-def gemini_tools(executor: AsyncToolExecutor) -> Awaitable[AsyncToolbox[Tool, Content]]: ...
-def gemini_tools(executor: ToolExecutor | AsyncToolExecutor) -> Any:
+def gemini_tools(executor: AsyncToolExecutor, *, search: bool = False) -> Awaitable[AsyncToolbox[Tool, Content]]: ...
+def gemini_tools(executor: ToolExecutor | AsyncToolExecutor, *, search: bool = False) -> Any:
     """Tools for `GenerateContentConfig`; `run(response.function_calls)` returns the content to append, in a list.
 
     Args:
         executor: For an `AsyncToolExecutor`, await this function and `run`.
+        search: Give the model `search_tools` and `call_tool` instead of all tools (docs/tool-search.md).
 
     Raises:
         BrokerUnavailable: Redis could not be reached.
     """
-    return build_toolbox(executor, _GenerateContent())
+    return build_toolbox(executor, _GenerateContent(), search=search)

@@ -68,6 +68,7 @@ class MCPClient:
             Otherwise such a call raises `MCPToolError`.
         images: Whether the model's provider takes images and documents in the result of a tool. Otherwise a sentence
             says that they were left out.
+        search: Give the model `search_tools` and `call_tool` instead of all tools (docs/tool-search.md).
         options: Those of `ToolExecutor`.
 
     Raises:
@@ -85,6 +86,7 @@ class MCPClient:
         *,
         handle_tool_errors: bool = True,
         images: bool = True,
+        search: bool = False,
         **options: Unpack[ExecutorOptions],
     ) -> None:
         names = list(servers or ())
@@ -96,6 +98,7 @@ class MCPClient:
         self._servers = names
         self._executor = ToolExecutor(servers, **options)
         self._async_executor = AsyncToolExecutor(servers, **options)
+        self._searches = search
         self._handles_errors = handle_tool_errors
         self._media = ANY.media if images else frozenset[str]()
         self._offer = Offer(ANY, ToolList([], {}, {}))
@@ -106,7 +109,7 @@ class MCPClient:
         A server that cannot be reached is in `failed_servers`; the tools of the others are returned.
 
         Args:
-            server_name: Only those of this server.
+            server_name: Only those of this server, each of them even with `search`.
 
         Raises:
             BrokerUnavailable: Redis could not be reached.
@@ -116,7 +119,8 @@ class MCPClient:
         known = dict.fromkeys([*self._servers, *(tool.server for tool in listed), *listed.failed_servers])
         if server_name is not None and server_name not in known:
             raise ValueError(f"unknown server {server_name}; known: {', '.join(known)}")
-        self._offer = build_offer(listed, ANY)
+        searches = self._searches and server_name is None
+        self._offer = build_offer(listed.behind_search() if searches else listed, ANY)
         tools = (tool for tool in self._offer.tools.values() if server_name in (None, tool.definition.server))
         return [self._build_tool(tool) for tool in tools]
 

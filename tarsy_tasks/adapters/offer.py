@@ -54,6 +54,19 @@ class Offer:
     tools: dict[str, OfferedTool] = field(default_factory=dict[str, OfferedTool])
     left_out: dict[str, str] = field(default_factory=dict[str, str])
 
+    def add(self, tool: ToolDefinition) -> OfferedTool | None:
+        """Offer a tool; None if it cannot be offered to this provider."""
+        try:
+            schema, hint = fit_schema(tool.input_schema, self.provider)
+        except UnfitTool as error:
+            self.left_out[tool.name] = str(error)
+            logger.warning("%s is not offered to %s: %s", tool.name, self.provider.name, error)
+            return None
+        name = tool.function_name()
+        description = fit_description(tool.description or _title(tool.annotations), hint, self.provider)
+        offered = self.tools[name] = OfferedTool(name, description, schema, tool)
+        return offered
+
     def build_call(self, name: object, arguments: object, call_id: object = "") -> ToolCall:
         """The call that a model asked for. A name that was not offered is kept, and the executor rejects it.
 
@@ -99,15 +112,7 @@ def build_offer(listed: ToolList, provider: Provider) -> Offer:
     """
     offer = Offer(provider, listed)
     for tool in listed:
-        try:
-            schema, hint = fit_schema(tool.input_schema, provider)
-        except UnfitTool as error:
-            offer.left_out[tool.name] = str(error)
-            logger.warning("%s is not offered to %s: %s", tool.name, provider.name, error)
-            continue
-        name = tool.function_name()
-        description = fit_description(tool.description or _title(tool.annotations), hint, provider)
-        offer.tools[name] = OfferedTool(name, description, schema, tool)
+        offer.add(tool)
     if provider.most_tools is not None and len(offer.tools) > provider.most_tools:
         counts: dict[str, int] = {}
         for tool in offer.tools.values():

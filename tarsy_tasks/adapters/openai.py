@@ -92,31 +92,34 @@ class _Responses(Dialect["FunctionToolParam", "FunctionCallOutput"]):
 
 @overload
 def openai_tools(
-    executor: ToolExecutor,
+    executor: ToolExecutor, *, search: bool = False
 ) -> "Toolbox[ChatCompletionFunctionToolParam, ChatCompletionToolMessageParam]": ...
 @overload
 def openai_tools(
-    executor: AsyncToolExecutor,
+    executor: AsyncToolExecutor, *, search: bool = False
 ) -> "Awaitable[AsyncToolbox[ChatCompletionFunctionToolParam, ChatCompletionToolMessageParam]]": ...
-def openai_tools(executor: ToolExecutor | AsyncToolExecutor) -> Any:
+def openai_tools(executor: ToolExecutor | AsyncToolExecutor, *, search: bool = False) -> Any:
     """Tools for chat completions; `run(message.tool_calls)` returns the messages to append.
 
     Args:
         executor: For an `AsyncToolExecutor`, await this function and `run`.
+        search: Give the model `search_tools` and `call_tool` instead of all tools (docs/tool-search.md).
 
     Raises:
         BrokerUnavailable: Redis could not be reached.
         ValueError: There are more than 128 tools.
     """
-    return build_toolbox(executor, _Chat())
+    return build_toolbox(executor, _Chat(), search=search)
 
 
-@overload
-def openai_response_tools(executor: ToolExecutor) -> "Toolbox[FunctionToolParam, FunctionCallOutput]": ...
 @overload
 def openai_response_tools(
-    executor: AsyncToolExecutor,
+    executor: ToolExecutor, *, search: bool = False
+) -> "Toolbox[FunctionToolParam, FunctionCallOutput]": ...
+@overload
+def openai_response_tools(
+    executor: AsyncToolExecutor, *, search: bool = False
 ) -> "Awaitable[AsyncToolbox[FunctionToolParam, FunctionCallOutput]]": ...
-def openai_response_tools(executor: ToolExecutor | AsyncToolExecutor) -> Any:
+def openai_response_tools(executor: ToolExecutor | AsyncToolExecutor, *, search: bool = False) -> Any:
     """Tools for the Responses API; `run(response.output)` returns the items to append. Else as `openai_tools`."""
-    return build_toolbox(executor, _Responses())
+    return build_toolbox(executor, _Responses(), search=search)

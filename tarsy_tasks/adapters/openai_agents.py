@@ -54,14 +54,18 @@ class AgentTools(list[FunctionTool]):
         return self._offer.reject(args.tool_name) if args.kind == "tool_not_found" else None
 
 
-async def agent_tools(executor: AsyncToolExecutor) -> AgentTools:
+async def agent_tools(executor: AsyncToolExecutor, *, search: bool = False) -> AgentTools:
     """The tools of an executor as `FunctionTool`s.
+
+    Args:
+        search: Give the model `search_tools` and `call_tool` instead of all tools (docs/tool-search.md).
 
     Raises:
         BrokerUnavailable: Redis could not be reached.
         ValueError: There are more than 128 tools.
     """
-    return AgentTools(executor, build_offer(await executor.list_tools(), OPENAI))
+    listed = await executor.list_tools()
+    return AgentTools(executor, build_offer(listed.behind_search() if search else listed, OPENAI))
 
 
 def _build_tool(executor: AsyncToolExecutor, tool: OfferedTool) -> FunctionTool:

@@ -31,6 +31,7 @@ class ExecutorToolset(AbstractToolset[Any]):
         executor: Tools are listed once for each run.
         id: For durable execution, which needs one.
         max_retries: How often a model may correct a call; None: as often as the agent allows.
+        search: Give the model `search_tools` and `call_tool` instead of all tools (docs/tool-search.md).
         include_instructions: Whether the agent's instructions get those of the servers, and which servers failed.
 
     Example:
@@ -43,11 +44,13 @@ class ExecutorToolset(AbstractToolset[Any]):
         *,
         id: str | None = None,  # noqa: A002 - as in the framework
         max_retries: int | None = None,
+        search: bool = False,
         include_instructions: bool = True,
     ) -> None:
         self._executor = executor
         self._id = id
         self._max_retries = max_retries
+        self._searches = search
         self._includes_instructions = include_instructions
         self._offer: Offer | None = None
 
@@ -87,7 +90,8 @@ class ExecutorToolset(AbstractToolset[Any]):
 
     async def _list(self) -> Offer:
         if self._offer is None:
-            self._offer = build_offer(await self._executor.list_tools(), ANY)
+            listed = await self._executor.list_tools()
+            self._offer = build_offer(listed.behind_search() if self._searches else listed, ANY)
         return self._offer
 
 

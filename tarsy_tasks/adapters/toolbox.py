@@ -49,8 +49,16 @@ class Dialect(ABC, Generic[Tool, Message]):
 class _BaseToolbox(list[Tool], Generic[Tool, Message]):
     """What both toolboxes are: a list of tools for the request."""
 
-    def __init__(self, listed: ToolList, dialect: Dialect[Tool, Message]) -> None:
-        self._offer: Offer = build_offer(listed, dialect.provider)
+    def __init__(
+        self,
+        executor: ToolExecutor | AsyncToolExecutor,
+        listed: ToolList,
+        dialect: Dialect[Tool, Message],
+        *,
+        search: bool,
+    ) -> None:
+        self._own_tools = executor.own_tools
+        self._offer: Offer = build_offer(listed.behind_search() if search else listed, dialect.provider)
         self._dialect = dialect
         self.left_out = self._offer.left_out
         self.failed_servers = listed.failed_servers
@@ -65,6 +73,12 @@ class _BaseToolbox(list[Tool], Generic[Tool, Message]):
         return calls, [self._offer.build_call(call.name, call.arguments, call.id) for call in calls]
 
     def _write(self, calls: list[AskedCall], results: list[ToolResult]) -> list[Message]:
+        if any(result.large is not None for result in results):
+            # From the next request on the model can read on.
+            added = [
+                self._offer.add(tool) for tool in self._own_tools() if tool.function_name() not in self._offer.tools
+            ]
+            self.extend(self._dialect.write_tools([each for each in added if each is not None]))
         answers = [
             (call, self._offer.read_result(result, call.name)) for call, result in zip(calls, results, strict=True)
         ]
@@ -79,8 +93,8 @@ class Toolbox(_BaseToolbox[Tool, Message]):
         failed_servers: Why tools of a server are missing, by server.
     """
 
-    def __init__(self, executor: ToolExecutor, dialect: Dialect[Tool, Message]) -> None:
-        super().__init__(executor.list_tools(), dialect)
+    def __init__(self, executor: ToolExecutor, dialect: Dialect[Tool, Message], *, search: bool = False) -> None:
+        super().__init__(executor, executor.list_tools(), dialect, search=search)
         self._executor = executor
 
     def run(self, asked: Any) -> list[Message]:
@@ -104,8 +118,10 @@ class Toolbox(_BaseToolbox[Tool, Message]):
 class AsyncToolbox(_BaseToolbox[Tool, Message]):
     """`Toolbox` with `await`."""
 
-    def __init__(self, executor: AsyncToolExecutor, listed: ToolList, dialect: Dialect[Tool, Message]) -> None:
-        super().__init__(listed, dialect)
+    def __init__(
+        self, executor: AsyncToolExecutor, listed: ToolList, dialect: Dialect[Tool, Message], *, search: bool = False
+    ) -> None:
+        super().__init__(executor, listed, dialect, search=search)
         self._executor = executor
 
     async def run(self, asked: Any) -> list[Message]:
@@ -115,25 +131,30 @@ class AsyncToolbox(_BaseToolbox[Tool, Message]):
 
 
 @overload
-def build_toolbox(executor: ToolExecutor, dialect: Dialect[Tool, Message]) -> Toolbox[Tool, Message]: ...
+def build_toolbox(
+    executor: ToolExecutor, dialect: Dialect[Tool, Message], *, search: bool
+) -> Toolbox[Tool, Message]: ...
 @overload
 def build_toolbox(
-    executor: AsyncToolExecutor, dialect: Dialect[Tool, Message]
+    executor: AsyncToolExecutor, dialect: Dialect[Tool, Message], *, search: bool
 ) -> Awaitable[AsyncToolbox[Tool, Message]]: ...
 def build_toolbox(
-    executor: ToolExecutor | AsyncToolExecutor, dialect: Dialect[Tool, Message]
+    executor: ToolExecutor | AsyncToolExecutor, dialect: Dialect[Tool, Message], *, search: bool
 ) -> Toolbox[Tool, Message] | Awaitable[AsyncToolbox[Tool, Message]]:
     """List the tools of an executor for one API; to be awaited for an `AsyncToolExecutor`.
+
+    Args:
+        search: Whether the model gets `search_tools` and `call_tool` instead of all.
 
     Raises:
         BrokerUnavailable: Redis could not be reached.
         ValueError: There are more tools than the provider takes.
     """
     if isinstance(executor, ToolExecutor):
-        return Toolbox(executor, dialect)
+        return Toolbox(executor, dialect, search=search)
 
     async def build() -> AsyncToolbox[Tool, Message]:
-        return AsyncToolbox(executor, await executor.list_tools(), dialect)
+        return AsyncToolbox(executor, await executor.list_tools(), dialect, search=search)
 
     return build()
 

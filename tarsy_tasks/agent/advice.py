@@ -59,6 +59,8 @@ class Adviser:
             server, tool = self.selection.resolve(name)
         except ToolNameError as error:
             return Permission(False, str(error), "selection")
+        if self.selection.is_own(server):
+            return Permission(True, "It reads the large results of this agent.", "selection")
         if self._policy is not None:
             denial = self._policy.deny_name(self._agent, server, tool)
             if denial is not None:

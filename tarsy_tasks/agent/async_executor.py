@@ -5,50 +5,44 @@ Its methods can be awaited in any event loop; `executor` has the same ones witho
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Self, TypeVar
 
 from tarsy_tasks.agent.advice import Permission
 from tarsy_tasks.agent.background import run_in_background, wait_for
-from tarsy_tasks.agent.dispatcher import CallDispatcher
 from tarsy_tasks.agent.event_stream import CallEvents, EventBuffer
-from tarsy_tasks.agent.executor import BaseExecutor, BasePendingCall
+from tarsy_tasks.agent.executor import BaseExecutor
+from tarsy_tasks.agent.large_results import PAGE_CHARS, Part, check_request, read_part
+from tarsy_tasks.agent.pending_call import BasePendingCall
 from tarsy_tasks.agent.progress_calls import AsyncProgressCalls, OnProgress
 from tarsy_tasks.agent.resources import Readable, build_completion
 from tarsy_tasks.agent.results import read_listed, read_structured
+from tarsy_tasks.agent.server_event_feed import OnEvent, deliver_in_loop
+from tarsy_tasks.agent.server_statuses import ToolInfo
 from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, build_calls
 from tarsy_tasks.agent.tool_list import ToolList
 from tarsy_tasks.call_events import CallEvent
 from tarsy_tasks.methods import COMPLETE, GET_PROMPT, LIST_PROMPTS, LIST_RESOURCE_TEMPLATES, LIST_RESOURCES
-from tarsy_tasks.models import ToolCall, ToolDefinition, ToolResult
+from tarsy_tasks.models import ResultPart, ToolCall, ToolDefinition, ToolResult
 from tarsy_tasks.priorities import Priority
 from tarsy_tasks.prompts import Completion, PromptDefinition, PromptResult
 from tarsy_tasks.resources import ResourceDefinition, ResourceResult, ResourceTemplate, Values
+from tarsy_tasks.server_status import ServerStatus
 
 __all__ = ["AsyncPendingCall", "AsyncToolExecutor"]
 
 T = TypeVar("T")
 
 
-class AsyncPendingCall(BasePendingCall):
+class AsyncPendingCall(BasePendingCall[AsyncProgressCalls]):
     """`PendingCall` with `await`.
 
     Attributes:
         id: The task id, as Flower shows it; empty for a call that was rejected before it was sent.
         call: The call itself.
     """
-
-    def __init__(
-        self,
-        dispatcher: CallDispatcher,
-        submitted: SubmittedCall,
-        events: EventBuffer | None = None,
-        progress_calls: AsyncProgressCalls | None = None,
-    ) -> None:
-        super().__init__(dispatcher, submitted, events)
-        self._progress_calls = progress_calls
 
     def events(self) -> AsyncIterator[CallEvent]:
         """As `PendingCall.events`."""
@@ -82,6 +76,7 @@ class AsyncToolExecutor(BaseExecutor):
     async def close(self) -> None:
         """As `ToolExecutor.close`."""
         self._lister.last = None
+        self._events.close()
 
     async def list_tools(self) -> ToolList:
         """As `ToolExecutor.list_tools`."""
@@ -91,9 +86,18 @@ class AsyncToolExecutor(BaseExecutor):
         """As `ToolExecutor.failed_servers`."""
         return dict(self._last_list().failed_servers)
 
-    async def prompt_section(self, *, tools: bool = True) -> str:
+    async def prompt_section(
+        self,
+        *,
+        tools: bool = True,
+        budget_tokens: int | None = None,
+        query: str | None = None,
+        count_tokens: Callable[[str], int] | None = None,
+    ) -> str:
         """As `ToolExecutor.prompt_section`."""
-        return self._last_list().prompt_section(tools=tools)
+        return self._last_list().prompt_section(
+            tools=tools, budget_tokens=budget_tokens, query=query, count_tokens=count_tokens
+        )
 
     async def list_resources(self, server: str) -> tuple[ResourceDefinition, ...]:
         """As `ToolExecutor.list_resources`."""
@@ -137,6 +141,27 @@ class AsyncToolExecutor(BaseExecutor):
         listed = self._lister.last or await self.list_tools()
         return await asyncio.to_thread(listed.search, text, limit=limit, permits=self._adviser.permits)
 
+    async def server(self, name: str) -> ServerStatus:
+        """As `ToolExecutor.server`."""
+        return await _run(self._statuses.read_one(name))
+
+    async def servers(self) -> dict[str, ServerStatus]:
+        """As `ToolExecutor.servers`."""
+        return await _run(self._statuses.read_all())
+
+    async def tool_info(self, name: str) -> ToolInfo:
+        """As `ToolExecutor.tool_info`."""
+        return await _run(self._statuses.find_tool(name))
+
+    async def is_mcp_tool(self, name: str) -> bool:
+        """As `ToolExecutor.is_mcp_tool`."""
+        return await _run(self._statuses.is_tool(name, self._lister.last))
+
+    async def on_event(self, function: OnEvent) -> Callable[[], None]:
+        """As `ToolExecutor.on_event`. The function runs on this event loop, one event after the other, and may be a
+        coroutine function."""
+        return await _run(self._events.add(deliver_in_loop(function, asyncio.get_running_loop())))
+
     async def can_execute(self, name: str) -> Permission:
         """As `ToolExecutor.can_execute`."""
         return self._adviser.advise(name, self._lister.last)
@@ -173,6 +198,21 @@ class AsyncToolExecutor(BaseExecutor):
         submitted = self._dispatcher.start(build_calls(calls))
         await self._wait_for(submitted, *(call.answered for call in submitted))
         return self._dispatcher.read_answers(submitted)
+
+    async def read_result(
+        self,
+        handle: str,
+        offset: int = 0,
+        limit: int = PAGE_CHARS,
+        *,
+        contains: str | None = None,
+        part: Part = "content",
+    ) -> ResultPart:
+        """As `ToolExecutor.read_result`."""
+        check_request(handle, offset, limit, contains, part)
+        whole = await _run(self._dispatcher.reader.fetch(handle))
+        asked: dict[str, Any] = {"offset": offset, "limit": limit, "contains": contains, "part": part}
+        return await asyncio.to_thread(read_part, whole, handle, **asked)
 
     async def _answer(self, submitted: SubmittedCall) -> ToolResult:
         await self._wait_for([submitted], submitted.answered)

@@ -38,6 +38,7 @@ class AgentConnection:
     """Publishes tasks and receives their answers, on the background loop.
 
     Attributes:
+        agent: The bound agent that it belongs to; empty for others.
         replies: Receives the answers.
         in_flight: The in-flight table, for calls that nobody waits for any more.
     """
@@ -49,8 +50,8 @@ class AgentConnection:
         from tarsy_tasks.celery_app import bound_agent
 
         found = weakref.ref(app)  # it lives as long as the application, and must not keep it
-        self._agent = bound_agent(app)
-        self.replies = ReplyListener(lambda: _alive(found).backend.client.connection_pool, self._agent or "")
+        self.agent = bound_agent(app) or ""
+        self.replies = ReplyListener(lambda: _alive(found).backend.client.connection_pool, self.agent)
         is_one_redis = app.conf.broker_url == app.conf.result_backend
         self._broker = self.replies.redis if is_one_redis else AsyncRedisExchange(lambda: broker_pool(_alive(found)))
         self.in_flight = AsyncDeliveries(self._broker)
@@ -60,7 +61,7 @@ class AgentConnection:
 
     def queue_of(self, server: str) -> str:
         """Where the calls of a server are published: an agent with a Redis user of its own has a queue of its own."""
-        return keys.call_queue(server, self._agent)
+        return keys.call_queue(server, self.agent or None)
 
     def publish_soon(
         self,

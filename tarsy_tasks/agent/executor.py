@@ -1,11 +1,11 @@
 """`ToolExecutor`: what a synchronous agent holds.
 
-Its methods block until there is an answer; `async_executor` has the same ones with `await`, on the base classes that
-are here. Calls are sent, and their end is found out, by `dispatcher` on the background loop.
+Its methods block until there is an answer; `async_executor` has the same ones with `await`, on the base class that is
+here. Calls are sent, and their end is found out, by `dispatcher` on the background loop; `pending_call` has the handle
+of one that was submitted.
 """
 
-import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import wait
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self
@@ -14,16 +14,18 @@ from tarsy_tasks.agent.advice import Adviser, Permission
 from tarsy_tasks.agent.background import run_in_background
 from tarsy_tasks.agent.dispatcher import CallDispatcher
 from tarsy_tasks.agent.event_stream import CallEvents, EventBuffer
+from tarsy_tasks.agent.large_results import PAGE_CHARS, READ_RESULT_TOOL, Part, check_request, read_part
 from tarsy_tasks.agent.listing import ToolLister
+from tarsy_tasks.agent.pending_call import PendingCall
 from tarsy_tasks.agent.progress_calls import OnProgress, ProgressCalls
 from tarsy_tasks.agent.resources import Readable, build_completion, build_read
 from tarsy_tasks.agent.results import read_listed, read_structured
+from tarsy_tasks.agent.search_calls import SearchCalls
 from tarsy_tasks.agent.selection import Selection
+from tarsy_tasks.agent.server_event_feed import OnEvent, ServerEventFeed, deliver_in_thread
+from tarsy_tasks.agent.server_statuses import ServerStatuses, ToolInfo
 from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, build_calls, check_priority
 from tarsy_tasks.agent.tool_list import ToolList
-from tarsy_tasks.agent.waiting import seconds_until
-from tarsy_tasks.call_events import CallEvent
-from tarsy_tasks.errors import ResultTimeout
 from tarsy_tasks.methods import (
     COMPLETE,
     GET_PROMPT,
@@ -33,108 +35,16 @@ from tarsy_tasks.methods import (
     READ_RESOURCE,
     Method,
 )
-from tarsy_tasks.models import ToolCall, ToolDefinition, ToolResult
+from tarsy_tasks.models import ResultPart, ToolCall, ToolDefinition, ToolResult
 from tarsy_tasks.priorities import NORMAL, Priority
 from tarsy_tasks.prompts import Completion, PromptDefinition, PromptResult
 from tarsy_tasks.resources import ResourceDefinition, ResourceResult, ResourceTemplate, Values
+from tarsy_tasks.server_status import ServerStatus
 
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ["BaseExecutor", "BasePendingCall", "PendingCall", "ToolExecutor"]
-
-_LATE_S = 2.0
-"""How long after its deadline a handle gives up waiting. The background loop answers a call within 1 s of its deadline,
-even if Redis does not answer; but in a forked child nobody answers the calls of its parent."""
-
-
-class BasePendingCall:
-    """What both handles are made of."""
-
-    def __init__(self, dispatcher: CallDispatcher, submitted: SubmittedCall, events: EventBuffer | None = None) -> None:
-        self.id = submitted.id
-        self.call = submitted.call
-        self._dispatcher = dispatcher
-        self._submitted = submitted
-        self._events = events
-
-    def done(self) -> bool:
-        """Whether the answer is there."""
-        return self._submitted.answered.done()
-
-    def _patience_s(self, until: float | None = None) -> float:
-        """How long to wait now: until a monotonic time, or as long as the call may take, whose deadline may move."""
-        latest = self._submitted.deadline + _LATE_S
-        return seconds_until(latest if until is None else min(until, latest))
-
-    def _require_events(self) -> EventBuffer:
-        if self._events is None:
-            raise ValueError("this call was submitted without `events=True`, so its events were not asked for")
-        return self._events
-
-    def _read_answer(self, timeout_s: float | None) -> ToolResult:
-        """What there is after that time."""
-        if self.done():
-            return self._submitted.answered.result()
-        if timeout_s is not None and self._submitted.seconds_left():
-            raise ResultTimeout(f"no answer to `{self.call.name}` within {timeout_s:g} s; the call continues")
-        return self._dispatcher.no_answer(self._submitted)
-
-
-class PendingCall(BasePendingCall):
-    """A call that was submitted.
-
-    Attributes:
-        id: The task id, as Flower shows it; empty for a call that was rejected before it was sent.
-        call: The call itself.
-    """
-
-    def __init__(
-        self,
-        dispatcher: CallDispatcher,
-        submitted: SubmittedCall,
-        events: EventBuffer | None = None,
-        progress_calls: ProgressCalls | None = None,
-    ) -> None:
-        super().__init__(dispatcher, submitted, events)
-        self._progress_calls = progress_calls
-
-    def events(self) -> Iterator[CallEvent]:
-        """What happens to the call while it runs (docs/progress.md), as it happens, until it has ended. After the last
-        event the answer is there.
-
-        Each event is given once, also when this is called again. For code that reads slowly the newest of each kind are
-        kept, and the latest log lines.
-
-        Raises:
-            ValueError: The call was submitted without `events` and `on_progress`.
-        """
-        return self._require_events().iterate(self._patience_s)
-
-    def result(self, timeout_s: float | None = None) -> ToolResult:
-        """Wait for the answer.
-
-        Args:
-            timeout_s: Seconds to wait; None for as long as the executor's `timeout_s` allows since the call was
-                submitted, or longer if progress has moved its deadline.
-
-        Raises:
-            ResultTimeout: This `timeout_s` ended before that of the executor; the call continues.
-        """
-        until = None if timeout_s is None else time.monotonic() + timeout_s
-        while not self.done() and (patience_s := self._patience_s(until)):
-            wait([self._submitted.answered], patience_s)
-        if self._progress_calls is not None and self.done():
-            self._progress_calls.finish()
-        return self._read_answer(timeout_s)
-
-    def cancel(self) -> None:
-        """Cancel the call, whether it waits in its queue or runs. `result` then says how it ended.
-
-        Raises:
-            BrokerUnavailable: Redis could not be reached.
-        """
-        run_in_background(self._dispatcher.cancel(self._submitted)).result()
+__all__ = ["BaseExecutor", "ToolExecutor"]
 
 
 class BaseExecutor:
@@ -149,12 +59,13 @@ class BaseExecutor:
         agent_id: str | None = None,
         run_id: str | None = None,
         priority: Priority = NORMAL,
+        offer_read_result: bool | None = None,
         app: "Celery | None" = None,
     ) -> None:
         check_priority(priority)
         if not 0 < timeout_s < float("inf"):
             raise ValueError(f"timeout_s must be a positive number of seconds, not {timeout_s!r}")
-        selection = Selection(servers, tool_filter, app)
+        selection = self._selection = Selection(servers, tool_filter, app)
 
         @cache
         def find_app() -> "Celery":
@@ -164,9 +75,18 @@ class BaseExecutor:
 
             return agent_app()
 
-        self._dispatcher = CallDispatcher(find_app, selection, timeout_s, agent_id, run_id, priority)
-        self._lister = ToolLister(find_app, selection, timeout_s)
+        self._lister = ToolLister(find_app, selection, timeout_s, self.own_tools)
+        self._offers_reading = offer_read_result
         self._adviser = Adviser(find_app, selection)
+        searches = SearchCalls(self._lister, self._adviser)
+        self._dispatcher = CallDispatcher(find_app, selection, timeout_s, agent_id, run_id, searches, priority)
+        self._events = ServerEventFeed(find_app, selection, timeout_s)
+        self._statuses = ServerStatuses(find_app, selection, self._adviser, timeout_s)
+
+    def own_tools(self) -> list[ToolDefinition]:
+        """The tools of this package itself that `list_tools` lists now: `tarsy.read_result`, if it is offered."""
+        offers = self._dispatcher.reader.has_cut if self._offers_reading is None else self._offers_reading
+        return [READ_RESULT_TOOL] if offers and self._selection.is_own(READ_RESULT_TOOL.server) else []
 
     def _ask(self, server: str, method: Method, arguments: dict[str, Any] | None = None) -> SubmittedCall:
         return self._dispatcher.request(server, method, arguments or {})
@@ -194,6 +114,8 @@ class ToolExecutor(BaseExecutor):
         run_id: In which run, for the audit.
         priority: Of calls that have none of their own: `interactive`, `normal` or `batch`. It counts among the calls of
             this agent to the same server (docs/limits.md).
+        offer_read_result: Whether `list_tools` lists `tarsy.read_result`, by which a model reads on in a large result;
+            None: once a result of this executor was cut.
         app: A Celery application on the workers' Redis. None: the package's own, with Redis from `TARSY_REDIS_URL`.
 
     Raises:
@@ -213,8 +135,10 @@ class ToolExecutor(BaseExecutor):
         self.close()
 
     def close(self) -> None:
-        """Forget the tools. Calls that were submitted go on; connections belong to the process, not to one executor."""
+        """Forget the tools, and report no more events. Calls that were submitted go on; their connection belongs to the
+        process, not to one executor."""
         self._lister.last = None
+        self._events.close()
 
     def list_tools(self) -> ToolList:
         """The selected tools of all servers, as their sessions know them now; a sequence of `ToolDefinition`.
@@ -230,9 +154,18 @@ class ToolExecutor(BaseExecutor):
         """`ToolList.failed_servers` of the last list. Raises `RuntimeError` before the first `list_tools`."""
         return dict(self._last_list().failed_servers)
 
-    def prompt_section(self, *, tools: bool = True) -> str:
+    def prompt_section(
+        self,
+        *,
+        tools: bool = True,
+        budget_tokens: int | None = None,
+        query: str | None = None,
+        count_tokens: Callable[[str], int] | None = None,
+    ) -> str:
         """`ToolList.prompt_section` of the last list. Raises `RuntimeError` before the first `list_tools`."""
-        return self._last_list().prompt_section(tools=tools)
+        return self._last_list().prompt_section(
+            tools=tools, budget_tokens=budget_tokens, query=query, count_tokens=count_tokens
+        )
 
     def list_resources(self, server: str) -> tuple[ResourceDefinition, ...]:
         """The resources of a server, all pages; empty if it has none.
@@ -315,6 +248,54 @@ class ToolExecutor(BaseExecutor):
         listed = self._lister.last or self.list_tools()
         return listed.search(text, limit=limit, permits=self._adviser.permits)
 
+    def server(self, name: str) -> ServerStatus:
+        """The status of a server: state, connected since, health, capabilities, tools, last error, counters.
+
+        It is what its workers last reported, at most 15 s ago, read in one round trip to Redis; no worker is asked.
+
+        Raises:
+            ToolNameError: It is not one of this executor's servers.
+            BrokerUnavailable: Redis could not be reached within `timeout_s`, or refuses that to this user.
+            ConfigError: The policy that this process finds is wrong.
+        """
+        return run_in_background(self._statuses.read_one(name)).result()
+
+    def servers(self) -> dict[str, ServerStatus]:
+        """The status of each server, all in one round trip. Raises as `server`."""
+        return run_in_background(self._statuses.read_all()).result()
+
+    def tool_info(self, name: str) -> ToolInfo:
+        """What is known of a tool, by any form of its name: definition, status of its server, and whether a call would
+        be permitted. One round trip to Redis; no worker is asked.
+
+        Raises:
+            ToolNameError: There is no such tool; the text lists what there is, closest first.
+            BrokerUnavailable: As `server`.
+            ConfigError: As `server`.
+        """
+        return run_in_background(self._statuses.find_tool(name)).result()
+
+    def is_mcp_tool(self, name: str) -> bool:
+        """Whether a name means a tool of these servers, for agents that have other tools as well. A name of the last
+        list is known at once; for another one Redis is read. Raises `BrokerUnavailable` and `ConfigError` as `server`.
+        """
+        return run_in_background(self._statuses.is_tool(name, self._lister.last)).result()
+
+    def on_event(self, function: OnEvent) -> Callable[[], None]:
+        """Have a function called with each `ServerEvent` of these servers: connected, disconnected, error, tools
+        changed, in each worker. It runs in a thread that all such functions of this process share.
+
+        Redis keeps no events: after an outage of the connection, `servers` has the state. If the function raises, that
+        is logged.
+
+        Returns:
+            A function that ends it; `close` does so as well.
+
+        Raises:
+            BrokerUnavailable: Redis could not be reached within `timeout_s`, or refuses that to this user.
+        """
+        return run_in_background(self._events.add(deliver_in_thread(function))).result()
+
     def can_execute(self, name: str) -> Permission:
         """Whether a call of a tool would be permitted, and why; true or false.
 
@@ -385,3 +366,30 @@ class ToolExecutor(BaseExecutor):
         submitted = self._dispatcher.start(build_calls(calls))
         wait([call.answered for call in submitted])
         return self._dispatcher.read_answers(submitted)
+
+    def read_result(
+        self,
+        handle: str,
+        offset: int = 0,
+        limit: int = PAGE_CHARS,
+        *,
+        contains: str | None = None,
+        part: Part = "content",
+    ) -> ResultPart:
+        """Read a part of a large result of this agent (docs/large-results.md).
+
+        Args:
+            handle: `ToolResult.large.handle`.
+            offset: The first character.
+            limit: How many characters at most.
+            contains: Only the lines that contain this text, each after the offset at which it begins.
+            part: `content`, or the `structured` value as JSON, if that was left out.
+
+        Raises:
+            ResultNotFound: The handle is not one of this agent, or the result is no longer kept.
+            BrokerUnavailable: Redis could not be reached within `timeout_s`, or does not allow it.
+            ValueError: One of the arguments is not possible.
+        """
+        check_request(handle, offset, limit, contains, part)
+        whole = run_in_background(self._dispatcher.reader.fetch(handle)).result()
+        return read_part(whole, handle, offset=offset, limit=limit, contains=contains, part=part)

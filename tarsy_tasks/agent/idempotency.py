@@ -6,15 +6,17 @@ arguments.
 
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 
+from tarsy_tasks.agent.redis_errors import connection_errors
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.script import Key, script
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.outcomes import ErrorCode
 
-__all__ = ["Claim", "claim"]
+__all__ = ["Claim", "claim", "release_if_possible"]
 
 
 @script(
@@ -62,3 +64,9 @@ async def claim(
         )
     # It is found to be ours when the reply to an earlier attempt was lost with the connection.
     return Claim(redis, name, first_id, is_new=first_id == task_id)
+
+
+async def release_if_possible(claim: Claim) -> None:
+    """Release a claim; one that Redis keeps, because it is away, expires."""
+    with suppress(*connection_errors()):
+        await claim.release()

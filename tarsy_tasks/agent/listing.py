@@ -32,11 +32,13 @@ _NOT_LISTED = "No tools were listed."
 
 @dataclass(eq=False)
 class ToolLister:
-    """Lists the tools of one executor; `last` is the last list, `find_app` as for `CallDispatcher`."""
+    """Lists the tools of one executor; `last` is the last list, `find_app` as for `CallDispatcher`, and
+    `find_own_tools` gives those of the package itself."""
 
     find_app: "Callable[[], Celery]"
     selection: Selection
     timeout_s: float
+    find_own_tools: Callable[[], list[ToolDefinition]] = list
     last: ToolList | None = None
 
     async def list_tools(self) -> ToolList:
@@ -64,7 +66,7 @@ class ToolLister:
             selected = self.selection.tool_filter.get(server, frozenset())
             if missing := selected - {tool.tool for tool in listing.tools}:
                 failed[server] = f"it has no tool {', '.join(sorted(missing))}"
-        listed = ToolList(tools, dict(sorted(failed.items())), instructions)
+        listed = ToolList([*tools, *self.find_own_tools()], dict(sorted(failed.items())), instructions)
         if self.last is not None:
             listed.take_index(self.last)
         self.last = listed

@@ -8,12 +8,10 @@ than a second.
 import asyncio
 import inspect
 import logging
-import os
-import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, wait
-from queue import SimpleQueue
 
+from tarsy_tasks.agent.callback_thread import call_in_thread
 from tarsy_tasks.agent.event_stream import EventBuffer
 from tarsy_tasks.call_events import CallProgress
 
@@ -30,33 +28,6 @@ _LAST_S = 1.0
 _FAILED = "`on_progress` failed; it is not called again for this call"
 
 
-class _Thread:
-    """The thread of this process, from its first use until the process ends. A forked child gets its own."""
-
-    def __init__(self) -> None:
-        self._clear()
-        os.register_at_fork(after_in_child=self._clear)
-
-    def _clear(self) -> None:
-        self._lock = threading.Lock()
-        self._work: SimpleQueue[Callable[[], None]] | None = None
-
-    def put(self, work: Callable[[], None]) -> None:
-        with self._lock:
-            if self._work is None:
-                self._work = SimpleQueue()
-                threading.Thread(target=_run, args=(self._work,), name="tarsy-agent-progress", daemon=True).start()
-        self._work.put(work)
-
-
-def _run(work: "SimpleQueue[Callable[[], None]]") -> None:
-    while True:
-        work.get()()
-
-
-_thread = _Thread()
-
-
 class ProgressCalls:
     """The calls of one function, for one call of a tool.
 
@@ -65,7 +36,7 @@ class ProgressCalls:
     """
 
     def __init__(self, on_progress: OnProgress) -> None:
-        self.buffer = EventBuffer(lambda: _thread.put(self._call))
+        self.buffer = EventBuffer(lambda: call_in_thread(self._call))
         self._on_progress = on_progress
         self._done: Future[None] = Future()
         self._is_closed = False

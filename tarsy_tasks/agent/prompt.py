@@ -46,7 +46,8 @@ def write_prompt(
                 written[-1] = f"and {len(tools) - len(written) + 1} more, for which there is no room here"
                 break
         if describes:
-            lines += ["", f"## {server}", *quoted, *([""] if quoted else []), *(f"- {each}" for each in written)]
+            heading = [f"## {server}", *quoted, *([""] if quoted else [])] if server else []
+            lines += ["", *heading, *(f"- {each}" for each in written)]
         else:
             lines += ["", f"## {server}", f"Instructions for {', '.join(written)}:", "", *quoted]
     if failed_servers:

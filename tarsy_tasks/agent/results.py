@@ -19,6 +19,7 @@ from tarsy_tasks.models import FrozenModel, ToolCall, ToolListing, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 
 __all__ = [
+    "NOT_ENQUEUED",
     "answer_with",
     "cancelled",
     "no_answer",
@@ -29,6 +30,8 @@ __all__ = [
     "read_result",
     "read_structured",
 ]
+
+NOT_ENQUEUED = "The call was not enqueued and the tool did not run."
 
 T = TypeVar("T", bound=FrozenModel)
 

@@ -3,10 +3,12 @@
 Owns the check of `servers` and `tool_filter` against the configuration. It is a selection for a model, not security.
 """
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from tarsy_tasks.broker.large_results import READ_RESULT
 from tarsy_tasks.errors import ConfigError, ToolNameError
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.tool_names import build_name_list, listed_name, resolve_server, resolve_tool_name
@@ -18,6 +20,9 @@ __all__ = ["Selection", "find_servers"]
 
 _KNOWN_NAMES = 256
 _NAME_CHARS = 80
+_OWN = READ_RESULT.partition(".")[0]
+"""A configured server of this name comes first; then models cannot read on."""
+_OWN_TOOL = re.compile(READ_RESULT.replace(".", r"(?:\.|:|__)") + "|mcp_" + READ_RESULT.replace(".", "_"))
 
 
 class Selection:
@@ -59,6 +64,10 @@ class Selection:
         selected = self.tool_filter.get(server)
         return not selected or tool in selected
 
+    def is_own(self, server: str) -> bool:
+        """Whether a server is none, but the package itself."""
+        return server == _OWN and server not in self.servers
+
     def refresh(self) -> bool:
         """Where all servers are selected, go by the configuration as it is now. Returns whether they have changed."""
         if self._look is None or (found := list(self._look())) == self.servers:
@@ -85,6 +94,8 @@ class Selection:
         return self._find(name)
 
     def _find(self, name: str) -> tuple[str, str]:
+        if _OWN not in self.servers and _OWN_TOOL.fullmatch(name):
+            return _OWN, READ_RESULT.partition(".")[2]
         server, tool = resolve_server(name, self.servers)
         if not (selected := self.tool_filter.get(server)):
             return server, tool

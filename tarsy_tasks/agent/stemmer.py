@@ -33,6 +33,10 @@ class Stemmer:
         except sqlite3.OperationalError as error:
             raise RuntimeError(f"tools cannot be searched: the SQLite of this Python has no FTS5 ({error})") from None
 
+    def __contains__(self, word: str) -> bool:
+        """Whether it was learned."""
+        return word in self._known
+
     def learn(self, words: Iterable[str]) -> dict[str, str]:
         """The stem of each word, which is remembered."""
         wanted = list(words)

@@ -1,23 +1,23 @@
 """Finding tools by words: an index over the tools of one snapshot.
 
-Owns what of a tool is indexed, how much each part counts, and how a text becomes words to look for. It does not know
-who may call what: its caller says which tools count.
+Owns how much each word counts for a tool. It does not know who may call what: its caller says which tools count.
 
-The order is that of BM25, times the square root of the share of the query that a tool has. Rows of synonyms are added
-to the tools, not to the query: so what a word counts for a tool is known when the index is built, and a word that means
-the same as many others counts little. FTS5 gives only the stems: its `bm25` counts again for every tool that has any of
-the words, which takes too long for 5,000 tools.
+The order is that of BM25, times the square root of the share of the query that a tool has, times how much the query
+speaks of what the tool's server is about. Rows of synonyms are added to the tools, not to the query: so what a word
+counts for a tool is known when the index is built, and a word that means the same as many others counts little. FTS5
+gives only the stems: its `bm25` counts again for every tool that has any of the words, which takes too long for 5,000
+tools.
 """
 
-import re
 from array import array
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import log
-from typing import Any, cast
 
 from tarsy_tasks.agent.stemmer import Stemmer
-from tarsy_tasks.agent.synonyms import EXPANSIONS, STOP_WORDS, SYNONYMS
+from tarsy_tasks.agent.synonyms import SYNONYMS
+from tarsy_tasks.agent.tool_words import Parts, Query, is_reading, read_query, read_tool, split_name
 from tarsy_tasks.models import ToolDefinition
 
 __all__ = ["ToolIndex"]
@@ -28,28 +28,18 @@ _HAVE_SYNONYMS = ("name", "server", "summary")
 _SATURATION = 1.2
 _LENGTH_SHARE = 0.6
 _COVERAGE_POWER = 0.5
+_ADDED = 0.5
+"""How much a word counts that nobody wrote, but that a phrase of the query means, or that is like an unknown word."""
+_AFFINITY = 0.5
+"""By what share more the tools of the server count of which a query speaks most."""
+_AFFINITY_SATURATION = 0.1
 _NAMED = 1.25
 """By what the tools of a server count more, if the query names it."""
+_READS = 1.3
+"""By what tools that only read count more for a question: `is anything running` wants none that stops things."""
 _SHORTEST_BEGINNING = 3
+_NEAR = 3
 _OWN_CHARS = 200
-_SUMMARY_WORDS = 30
-_DETAIL_WORDS = 60
-_PARAMETER_WORDS = 20
-_PARAMETER_TEXT_WORDS = 8
-_PARAMETERS = 40
-_LONGEST_WORD = 20
-_QUERY_CHARS = 4_000
-_QUERY_WORDS = 24
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_CAMEL_CASE = re.compile(r"\b[a-z]+(?:[A-Z][a-z]+)+\b")
-"""A name of code. Those that begin with a capital are mostly products: GitHub, MongoDB."""
-_WORD = re.compile(r"[^\W_]+")
-_URL = re.compile(r"https?://\S*|\b[\w-]+(?:\.[\w-]+)*\.(?:com|org|net|io|dev)\b\S*")
-_FILE_NAME = re.compile(r"[\w-]\.[A-Za-z][A-Za-z0-9]{1,4}(?![\w./-])")
-_END_OF_SENTENCE = re.compile(r"[.!?:;]\s|\n")
-
-Parts = dict[str, list[str]]
-"""Words of one tool, by part."""
 
 
 class ToolIndex:
@@ -62,40 +52,77 @@ class ToolIndex:
     def __init__(self, tools: Sequence[ToolDefinition]) -> None:
         self._tools = tools
         self._servers = _read_servers(tools)
+        self._stems: list[str] = []
+        """All, sorted."""
         self._stemmer = Stemmer()
         self._postings: dict[str, tuple[array[int], array[float]]] = {}
         """By stem, the numbers of the tools that have it, and what it counts for each of them."""
-        self._fill([_read(tool) for tool in tools])
+        self._affinity: dict[str, dict[str, float]] = {}
+        """By stem, how much it speaks of each server that has it in its tools' own words."""
+        self._reads = [is_reading(tool) for tool in tools]
+        self._fill([read_tool(tool) for tool in tools])
 
     def search(
         self, text: str, limit: int, permits: Callable[[ToolDefinition], bool] | None = None
     ) -> list[ToolDefinition]:
         """As `ToolList.search`."""
         found: list[ToolDefinition] = []
-        for number in self._rank(_read_query(text)):
+        for number in self._rank(read_query(text)):
             if permits is None or permits(self._tools[number]):
                 found.append(self._tools[number])
                 if len(found) == limit:
                     break
         return found
 
-    def _rank(self, words: list[str]) -> list[int]:
-        named = self._find_servers(words)
-        names = [word for server in named for word in _words(_name(server))]
-        asked = set(self._stemmer.find(words))
+    def _rank(self, query: Query) -> list[int]:
+        """Numbers of tools, best first."""
+        named = self._find_servers(query.words)
+        asked = self._stemmer.find(query.words)
+        added = [*self._stemmer.find(query.added), *(near for word in query.words for near in self._find_near(word))]
+        names = self._stemmer.find(word for server in named for word in split_name(server))
+        weights = dict.fromkeys(names, (1.0, 0.0)) | dict.fromkeys(added, (_ADDED, _ADDED))
+        weights |= dict.fromkeys(asked, (1.0, 1.0))
         scores: dict[int, float] = {}
         coverage: dict[int, float] = {}
-        for stem in self._stemmer.find([*words, *names]):
+        for stem, (weight, share) in weights.items():
             numbers, counts = self._postings.get(stem, ((), ()))
-            weight = log(1 + len(self._tools) / (1 + len(numbers))) if stem in asked else 0
+            covered = share * log(1 + len(self._tools) / (1 + len(numbers)))
             for number, count in zip(numbers, counts, strict=True):
-                scores[number] = scores.get(number, 0) + count
-                coverage[number] = coverage.get(number, 0) + weight
+                scores[number] = scores.get(number, 0) + weight * count
+                coverage[number] = coverage.get(number, 0) + covered
+        factors = self._weigh_servers(asked, named)
         ranked: list[tuple[float, int]] = []
         for number, score in scores.items():
-            factor = _NAMED if self._tools[number].server in named else 1
+            factor = factors[self._tools[number].server]
+            if query.is_question and self._reads[number]:
+                factor *= _READS
             ranked.append((-score * factor * coverage[number] ** _COVERAGE_POWER, number))
         return [number for _, number in sorted(ranked)]
+
+    def _find_near(self, word: str) -> list[str]:
+        """For a word that no tool has: the stems of two that it is made of, or those that begin with its stem."""
+        if word in self._stemmer or len(word) < _SHORTEST_BEGINNING:
+            return []
+        [stem] = self._stemmer.find([word])
+        if stem in self._postings:
+            return []
+        for place in range(_SHORTEST_BEGINNING, len(word) - _SHORTEST_BEGINNING + 1):
+            if word[:place] in self._stemmer and word[place:] in self._stemmer:
+                return self._stemmer.find([word[:place], word[place:]])
+        first = bisect_left(self._stems, stem)
+        return [near for near in self._stems[first : first + _NEAR] if near.startswith(stem)]
+
+    def _weigh_servers(self, stems: list[str], named: set[str]) -> dict[str, float]:
+        """By server, the factor of its tools: how much a query speaks of what the server is about, and of itself."""
+        spoken = dict.fromkeys(self._servers, 0.0)
+        for stem in stems:
+            for server, count in self._affinity.get(stem, {}).items():
+                spoken[server] += count
+        most = max(spoken.values(), default=0) or 1
+        return {
+            server: (_NAMED if server in named else 1) * (1 + _AFFINITY * count / most)
+            for server, count in spoken.items()
+        }
 
     def _find_servers(self, words: list[str]) -> set[str]:
         """The servers that a query names, by a word of their id or by its beginning."""
@@ -109,8 +136,11 @@ class ToolIndex:
         synonyms = _Synonyms(stem_of)
         lengths: list[int] = []
         found: dict[str, dict[int, float]] = {}
+        own: dict[str, Counter[str]] = {}
         for number, parts in enumerate(tools):
             stems = {part: [stem_of[word] for word in words] for part, words in parts.items()}
+            for stem in set[str]().union(*(stems[part] for part in _HAVE_SYNONYMS)):
+                own.setdefault(stem, Counter())[self._tools[number].server] += 1
             stems["synonyms"] = list(synonyms.find(stems[part] for part in _HAVE_SYNONYMS))
             lengths.append(sum(map(len, stems.values())))
             for part, each in stems.items():
@@ -123,6 +153,18 @@ class ToolIndex:
             rarity = log(1 + (len(tools) - len(counts) + 0.5) / (len(counts) + 0.5)) * (1 + _SATURATION)
             weights = (rarity * count / (count + penalties[number]) for number, count in counts.items())
             self._postings[stem] = (array("I", counts), array("f", weights))
+        self._stems = sorted(found)
+        self._fill_affinity(own)
+
+    def _fill_affinity(self, own: Mapping[str, Counter[str]]) -> None:
+        """`own` are, by stem and by server, the tools that have it in their own words."""
+        sizes = Counter(tool.server for tool in self._tools)
+        for stem, counts in own.items():
+            rarity = log(1 + (len(sizes) - len(counts) + 0.5) / (len(counts) + 0.5))
+            shares = {server: count / sizes[server] for server, count in counts.items()}
+            self._affinity[stem] = {
+                server: rarity * share / (share + _AFFINITY_SATURATION) for server, share in shares.items()
+            }
 
 
 class _Synonyms:
@@ -149,71 +191,15 @@ class _Synonyms:
         return dict.fromkeys(stem for row in rows for stem in self._added[row])
 
 
-def _read_query(text: str) -> list[str]:
-    """The words to look for, each once."""
-    read, urls = _URL.subn(" ", text[:_QUERY_CHARS])
-    written = _words(_CAMEL_CASE.sub(lambda found: _split_camel(found[0]), read))
-    spaced = f" {' '.join(written)} "
-    added = [words for phrase, words in EXPANSIONS.items() if f" {phrase} " in spaced]
-    added += ["url page"] * bool(urls) + ["file"] * bool(_FILE_NAME.search(read))
-    words = dict.fromkeys([*written, *" ".join(added).split()])
-    return ([word for word in words if word not in STOP_WORDS] or list(words))[:_QUERY_WORDS]
-
-
-def _read(tool: ToolDefinition) -> Parts:
-    summary, details = _cut(tool.description or str(tool.annotations.get("title", "")))
-    return {
-        "name": _words(_name(tool.tool)),
-        "server": _words(_name(tool.server)),
-        "summary": _first_words(f"{tool.title} {summary}", _SUMMARY_WORDS),
-        "details": _first_words(details, _DETAIL_WORDS),
-        "parameters": _first_words(" ".join(_parameters(tool.input_schema)), _PARAMETER_WORDS),
-    }
-
-
 def _read_servers(tools: Sequence[ToolDefinition]) -> dict[str, frozenset[str]]:
     """By server the words of its id that are its own: most tools that have them in their texts are of this server.
     A server named `memory` is not meant whenever somebody writes of memory."""
     with_word: dict[str, Counter[str]] = {}
     for tool in tools:
-        for word in set(_words(_name(f"{tool.name} {tool.description[:_OWN_CHARS]}"))):
+        for word in set(split_name(f"{tool.name} {tool.description[:_OWN_CHARS]}")):
             with_word.setdefault(word, Counter())[tool.server] += 1
     own: dict[str, frozenset[str]] = {}
     for server in dict.fromkeys(tool.server for tool in tools):
-        words = _words(_name(server))
+        words = split_name(server)
         own[server] = frozenset(word for word in words if with_word[word][server] * 2 >= with_word[word].total())
     return own
-
-
-def _cut(description: str) -> tuple[str, str]:
-    """The first sentence, and the rest."""
-    text = description.strip()
-    end = _END_OF_SENTENCE.search(text)
-    return (text, "") if end is None else (text[: end.start()], text[end.end() :])
-
-
-def _parameters(schema: dict[str, Any]) -> Iterator[str]:
-    properties: Any = schema.get("properties")
-    if not isinstance(properties, dict):
-        return
-    for name, each in list(cast("dict[str, Any]", properties).items())[:_PARAMETERS]:
-        yield _name(name)
-        if isinstance(each, dict) and isinstance(described := cast("dict[str, Any]", each).get("description"), str):
-            yield " ".join(_first_words(described, _PARAMETER_TEXT_WORDS))
-
-
-def _name(text: str) -> str:
-    """A name, and its words if it is written in camel case."""
-    return f"{text} {split}" if (split := _split_camel(text)) != text else text
-
-
-def _split_camel(text: str) -> str:
-    return _CAMEL.sub(" ", text)
-
-
-def _first_words(text: str, count: int) -> list[str]:
-    return _words(text[: _LONGEST_WORD * count])[:count]
-
-
-def _words(text: str) -> list[str]:
-    return _WORD.findall(text.lower())

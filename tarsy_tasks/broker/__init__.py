@@ -1,1 +1,15 @@
-"""Redis, as agents and workers use it: queues, the in-flight table, results, the shared clock, heartbeats."""
+"""Redis, as agents and workers use it: queues, the in-flight table, results, the shared clock, heartbeats.
+
+keys, acl, binding      every name in Redis, and who may use it
+exchange, async_exchange, script   commands and Lua scripts in one round trip, for threads and for event loops
+deliveries, async_deliveries   where every call stands; `steps` and `begun` are its scripts and its begin marker
+fetch, shares, limits, priority_lists   which message a worker takes next: by queue, agent, limit and priority
+sweep, leases, delayed  messages whose worker is lost, those that this process has leased, and those of a later time
+messages, message_template, received_json, typed_values   reading and writing messages that any producer may send
+principals, signing, confinement   who sent a message, and what a worker may do for it
+dead_letters, task_failures   messages that are not run again, and tasks without a result
+kombu_transport, kombu_message, result_backend   what Celery and kombu see of all that
+clock, fleet, error_budget   what all workers share: the time, who is alive, which servers are suspended
+redis_url, redis_errors, key_types   the address of a Redis, and what its errors mean
+task_names, task_headers   Celery's names
+"""

@@ -74,6 +74,7 @@ _WORKERS_OWN = (
     keys.agents_key("*"),
     keys.shares_key("*"),
     keys.error_budget_key("*"),
+    keys.cache_key("*"),
     keys.QUEUES,
     keys.LEASES,
     keys.DELAYED,
@@ -91,7 +92,8 @@ _WORKERS_OWN = (
     keys.alert_state_key("*"),
     keys.limit_key("*"),
     f"{keys.CALL_STATES}*",
-    f"{keys.RESOURCES}*",
+    f"{keys.LARGE_RESULTS}*",
+    f"{keys.LARGE_INDEXES}*",
     "tarsy",  # the default queue, for Celery's own tasks
     _BINDINGS,
     _REMOTE_CONTROL,
@@ -219,7 +221,9 @@ def _select(commands: Iterable[str], names: _Names = (), channels: _Names = (), 
 
 _select_reading = partial(_select, access="%R")
 _select_writing = partial(_select, access="%W")
-_READ_HEALTH_AND_TOOLS = _select_reading(("get", "mget", "hget", "hmget", "hgetall", "zrange"), _HEALTH_AND_TOOLS)
+_READ_HEALTH_AND_TOOLS = _select_reading(
+    ("get", "mget", "hget", "hmget", "hgetall", "zrange", "eval_ro"), _HEALTH_AND_TOOLS
+)
 
 
 def _agent(agent: AgentUser) -> list[str]:
@@ -250,8 +254,10 @@ def _agent(agent: AgentUser) -> list[str]:
         _select_reading(("get", "mget"), [keys.result_key("*")]),
         _select(("subscribe",), channels=[keys.result_key("*"), keys.reply_channel("*")]),
         # To follow its own calls while they run.
-        _select(("subscribe",), channels=[keys.events_channel("*", own or "")]),
+        _select(("subscribe",), channels=[keys.events_channel("*", own or ""), keys.SERVER_EVENTS]),
         _select_reading(("get", "mget"), [keys.call_state_key("*", own or "")]),
+        # To read its own large results. What agents without a user of their own have, all of them can read.
+        _select_reading(("getrange",), [keys.large_result_key(own or ":*", "*")]),
         _READ_HEALTH_AND_TOOLS,
         # To record calls that no worker took.
         _select_writing(("xadd", "expire"), [keys.AGENT_AUDIT]),
@@ -330,7 +336,13 @@ def _bindings(exchanges: _Names) -> list[str]:
 
 def _channels(database: int) -> list[str]:
     """Answers, remote control, events. Redis compares the text of a pattern to which a client subscribes."""
-    return [keys.result_key("*"), keys.reply_channel("*"), f"{keys.EVENTS}*", *_broadcasts(database)]
+    return [
+        keys.result_key("*"),
+        keys.reply_channel("*"),
+        f"{keys.EVENTS}*",
+        keys.SERVER_EVENTS,
+        *_broadcasts(database),
+    ]
 
 
 def _broadcasts(database: int) -> list[str]:

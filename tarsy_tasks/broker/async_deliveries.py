@@ -10,6 +10,7 @@ from typing import NamedTuple
 from tarsy_tasks.broker import fleet, keys, steps
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.deliveries import AuditWrite, CallState, Delivery, answer_slots, as_text, isolation, read_state
+from tarsy_tasks.broker.large_results import LargeWrite, answer_large
 from tarsy_tasks.broker.limits import OverLimit, answer_counted, begin_limited
 
 __all__ = ["AsyncDeliveries", "LimitCheck"]
@@ -100,12 +101,21 @@ class AsyncDeliveries:
         return ""
 
     async def answer(
-        self, delivery: Delivery, result_key: str, result: str, lifetime_s: int | None, entry: AuditWrite
+        self,
+        delivery: Delivery,
+        result_key: str,
+        result: str,
+        lifetime_s: int | None,
+        entry: AuditWrite,
+        large: LargeWrite | None = None,
     ) -> None:
-        """As `Deliveries.answer`."""
+        """As `Deliveries.answer`, or with a large result as `Deliveries.answer_large`."""
         slots = answer_slots(delivery, result_key, result, lifetime_s)
         slots |= {"entry": entry.text, "limit": entry.limit}
-        if delivery.charges:
+        if large is not None:
+            slots |= large.slots()
+            is_first, error = await answer_large.run_async(self.exchange, **slots, charges=delivery.charges)
+        elif delivery.charges:
             is_first, error = await answer_counted.run_async(self.exchange, **slots, charges=delivery.charges)
         else:
             is_first, error = await steps.answer.run_async(self.exchange, **slots)

@@ -33,6 +33,7 @@ from tarsy_tasks.broker import keys, steps
 from tarsy_tasks.broker.begun import Begun, read_begun
 from tarsy_tasks.broker.delayed import release_due
 from tarsy_tasks.broker.exchange import RedisExchange
+from tarsy_tasks.broker.large_results import LargeWrite, answer_large, refusals
 from tarsy_tasks.broker.limits import answer_counted
 from tarsy_tasks.broker.priority_lists import priority_of_list
 from tarsy_tasks.broker.script import Script
@@ -116,6 +117,7 @@ class Delivery:
         kept: It must not be acknowledged: its answer could not be stored.
         wait_s: If it is requeued, how long it is delayed before it is back in its queue.
         record: What the worker knows of it; None for what is not a call.
+        large: What is to be kept with its answer; None if that is small.
         forget: Has the channel count it as waiting for its acknowledgement no longer; None if it has no channel.
     """
 
@@ -132,11 +134,16 @@ class Delivery:
     wait_s: float = 0.0
     record: AuditSource | None = None
     forget: Callable[[], None] | None = None
+    large: LargeWrite | None = None
     begun_before: tuple[Begun, ...] = ()
     signer: str = ""
     counted_in: frozenset[str] = frozenset()
     charges: str = ""
     priority: Priority = NORMAL
+
+    def large_of(self, result: object) -> LargeWrite | None:
+        """What is to be kept with an answer; None if it is small, or another one."""
+        return self.large if self.large is not None and self.large.result is result else None
 
     @property
     def lease(self) -> str:
@@ -211,6 +218,21 @@ class Deliveries:
             self._end(answer_counted, entry, **slots, charges=delivery.charges)
         else:
             self._end(steps.answer, entry, **slots)
+
+    def answer_large(
+        self,
+        delivery: Delivery,
+        result_key: str,
+        result: str | bytes,
+        lifetime_s: int | None,
+        entry: AuditWrite | None,
+        large: LargeWrite,
+    ) -> None:
+        """As `answer`, and keep the whole of a result with it; a Redis that refuses that stores neither. Raises as
+        `large_results.refusals`."""
+        slots = answer_slots(delivery, result_key, result, lifetime_s) | large.slots()
+        with refusals():
+            self._end(answer_large, entry, **slots, charges=delivery.charges)
 
     def store_unless_known(self, tag: str, result_key: str, result: str | bytes, lifetime_s: int | None) -> None:
         """Store and announce a result for a task that has none, no marker and no entry; nothing otherwise."""

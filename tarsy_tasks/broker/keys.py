@@ -25,10 +25,14 @@ MEASURING_WORKERS = "tarsy:metrics-workers"
 """Sorted set of the worker processes that report what they have in flight, by the Redis time of the last report."""
 EVENTS = "tarsy:events:"
 """Prefix of the channels of what happens to calls while they run."""
+SERVER_EVENTS = "tarsy:server-events"
+"""The channel of what happens to the sessions of workers with MCP servers."""
 CALL_STATES = "tarsy:progress:"
 """Prefix of the keys of how such calls stand."""
-RESOURCES = "tarsy:resources:"
-"""Prefix of the keys of cached answers about resources. Workers write them."""
+LARGE_RESULTS = "tarsy:large-results:"
+"""Prefix of the keys of large results that are kept whole."""
+LARGE_INDEXES = "tarsy:large-index:"
+"""Prefix of the keys that say which of them an agent has."""
 REPLIES = "tarsy:replies:"
 """Prefix of the channels that announce answers."""
 TASK_ID_PREFIX_LENGTH = 19
@@ -160,9 +164,25 @@ def call_state_key(task_id: str, agent: str) -> str:
     return f"{CALL_STATES}{agent}:{task_id}"
 
 
-def resources_key(server: str, credential: str) -> str:
-    """The cached answers about a server's resources, for a credential: a hash with a TTL (`resource_cache`)."""
-    return f"{RESOURCES}{server}:{credential}"
+def result_owner(agent: str, agent_id: str | None) -> str:
+    """To whom large results belong, in the names of their keys.
+
+    Args:
+        agent: The bound agent; empty for others, which only say who they are.
+        agent_id: What such an agent says.
+    """
+    return agent or f":{quote(agent_id or '', safe='', errors='surrogatepass')}"
+
+
+def large_result_key(owner: str, handle: str) -> str:
+    """A large result, compressed, a string with a TTL; workers write it. `owner` is a `result_owner`."""
+    return f"{LARGE_RESULTS}{owner}:{handle}"
+
+
+def large_index_key(owner: str) -> str:
+    """Sorted set with a TTL of the large results of an owner: size, end and handle of each, with spaces between, by how
+    many bytes the owner's had in all until then. Workers write it."""
+    return f"{LARGE_INDEXES}{owner}"
 
 
 def idempotency_key(agent_id: str | None, digest: str) -> str:
@@ -211,11 +231,19 @@ LIMIT_REPORT = limit_key("report")
 """The limits that workers keep to, a JSON string with a TTL."""
 
 
+def flight_key(place: str, field: str) -> str:
+    """Who asks for what is to be kept in a field of that place in the cache, a string with a TTL; all others wait."""
+    return f"{cache_key(place)}:flight:{field}"
+
+
 def suspended_key(server: str) -> str:
     """Sorted set of the instances that have suspended a server, by when that ends; server ids have no dot."""
     return f"{serving_key(server)}.suspended"
 
 
+cache_key = _prefixed("tarsy:cache:")
+"""Answers of a server that are kept for a while, a hash with a TTL, by server and a digest (`answer_cache`). Workers
+write it."""
 agents_key = _prefixed("tarsy:agents:")
 """Set of the bound agents whose queues of a server got messages since a worker last looked. Agents add to it."""
 shares_key = _prefixed("tarsy:shares:")

@@ -24,9 +24,10 @@ from typing import Any, NamedTuple
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.script import NOW, Key, constants, script
-from tarsy_tasks.broker.steps import ANSWER_RECORD, ANSWER_STORE, BEGIN_CHECK, BEGIN_MARK, step
+from tarsy_tasks.broker.steps import ANSWER_CHECK, ANSWER_RECORD, ANSWER_STORE, BEGIN_CHECK, BEGIN_MARK, step
 
 __all__ = [
+    "COUNT_RESULT",
     "LONGEST_PAUSE_S",
     "OverLimit",
     "answer_counted",
@@ -209,24 +210,27 @@ def begin_limited(
 ) -> list[bytes]: ...
 
 
-# As `steps.answer`, and counts the bytes of the result. `charges` are the ids of limits and their counters, in JSON.
-@step(
-    NOW,
-    constants(limit_prefix=_PREFIX, day_s=_DAY_S),
-    ANSWER_STORE,
-    r"""
-    for _, charge in ipairs(cjson.decode(charges)) do
-        local counted = limit_prefix .. charge[1] .. ':bytes:' .. math.floor(now / day_s)
-        local added = redis.pcall('ZINCRBY', counted, #result, charge[2])
-        if type(added) == 'table' then
-            redis.call('DEL', counted)
-            redis.call('ZADD', counted, #result, charge[2])
+COUNT_RESULT = (
+    constants(limit_prefix=_PREFIX, day_s=_DAY_S)
+    + r"""
+    local function count_result()
+        for _, charge in ipairs(cjson.decode(charges)) do
+            local counted = limit_prefix .. charge[1] .. ':bytes:' .. math.floor(now / day_s)
+            local added = redis.pcall('ZINCRBY', counted, #result, charge[2])
+            if type(added) == 'table' then
+                redis.call('DEL', counted)
+                redis.call('ZADD', counted, #result, charge[2])
+            end
+            redis.call('EXPIRE', counted, 2 * day_s)
         end
-        redis.call('EXPIRE', counted, 2 * day_s)
     end
-    """,
-    ANSWER_RECORD,
+    """
 )
+"""A Lua function that counts the bytes of a result for the limits in `charges`."""
+
+
+# As `steps.answer`, and counts the bytes of the result. `charges` are the ids of limits and their counters, in JSON.
+@step(NOW, COUNT_RESULT, ANSWER_CHECK, ANSWER_STORE, "count_result()", ANSWER_RECORD)
 def answer_counted(
     *,
     tag: str,

@@ -32,6 +32,7 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.confinement import current_confinement
 from tarsy_tasks.broker.deliveries import Deliveries, Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
+from tarsy_tasks.broker.large_results import LargeWrite, NotKeptError
 from tarsy_tasks.broker.received_json import read_json
 from tarsy_tasks.broker.redis_errors import ErrorKind, classify_error
 from tarsy_tasks.broker.typed_values import restore_values
@@ -135,13 +136,14 @@ class ResultBackend(RedisBackend):
         try:
             if state != states.SUCCESS and (in_flight is None or state not in _ENDINGS):
                 return super()._store_result(task_id, result, state, traceback, request, **kwargs)
-            key, value = self._encode_meta(task_id, result, state, traceback, request)
-            if in_flight is None:
-                self._set_with_state(key, value, state)
-            else:
-                entry = in_flight.record.write(state, result, len(value)) if in_flight.record is not None else None
-                self.ensure(self._deliveries.answer, (in_flight, key, value, self.expires, entry))
-                in_flight.answered = True
+            large = delivery.large_of(result) if delivery is not None else None
+            encode = partial(self._encode_meta, task_id, state=state, traceback=traceback, request=request)
+            try:
+                self._store_answer(in_flight, encode(result), state, result, large)
+            except (NotKeptError, RedisError, OSError) as error:
+                if large is None:
+                    raise
+                self._store_answer(in_flight, encode(large.give_up(error)), state, large.refused, None)
         except BaseException:
             if delivery is not None:
                 # The call is delivered again when its lease has lapsed, and not lost.
@@ -151,6 +153,23 @@ class ResultBackend(RedisBackend):
             if delivery is not None:
                 delivery.kept = False
         return result
+
+    def _store_answer(
+        self, in_flight: Delivery | None, encoded: tuple[str, str], state: str, result: Any, large: LargeWrite | None
+    ) -> None:
+        key, value = encoded
+        if in_flight is None:
+            if large is not None:
+                self.ensure(large.keep, (self._exchange, self.expires))
+            self._set_with_state(key, value, state)
+            return
+        entry = in_flight.record.write(state, result, len(value)) if in_flight.record is not None else None
+        answer = (in_flight, key, value, self.expires, entry)
+        if large is None:
+            self.ensure(self._deliveries.answer, answer)
+        else:
+            self.ensure(self._deliveries.answer_large, (*answer, large))
+        in_flight.answered = True
 
     def _store_unless_known(self, task_id: str, key: str, value: str) -> None:
         """For a message of a bound agent, which names the ids of what follows it: no answer of another call may be

@@ -87,7 +87,8 @@ class Script(Generic[P, R]):
             lines.append(f"local {more} = {{unpack(KEYS, {len(lines) + 1})}}")
         for n, (name, kind) in enumerate(arguments.items(), start=1):
             lines.append(f"local {name} = {kind.in_lua.format(f'ARGV[{n}]')}")
-        self._text = "\n".join([*(() if grows else ("#!lua flags=allow-oom",)), *lines, text])
+        # With a first line like this a script is refused before its first command, and never in between.
+        self._text = "\n".join(["#!lua" if grows else "#!lua flags=allow-oom", *lines, text])
         self._digest = sha1(self._text.encode(), usedforsecurity=False).hexdigest()
 
         # Every call of a tool takes three scripts: so what puts their values in order is compiled, as in a named tuple.

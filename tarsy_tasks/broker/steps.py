@@ -12,6 +12,7 @@ the log).
 from functools import partial
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.audit_probe import PROBE_AUDIT
 from tarsy_tasks.broker.begun import LONGEST_CHARS
 from tarsy_tasks.broker.script import NOW, Key, KnownKey, Table, constants, script
 
@@ -144,18 +145,17 @@ def publish(*, queue: Key, tag: str, message: str, garbage_at: str, home: str) -
 def take(*, tag: str, home: str, new_entry: str, is_isolated: bool) -> tuple[int, bytes, bytes, bytes]: ...
 
 
-BEGIN_CHECK = f"""
+BEGIN_CHECK = (
+    PROBE_AUDIT
+    + """
     local state, current, begun = unpack(redis.call('HMGET', marker, 'mark', 'owner', 'begun'))
-    if state == 'answered' then return {{state, ''}} end
-    if not state and redis.call('EXISTS', withdrawn) == 1 then return {{'withdrawn', ''}} end
-    if state == 'begun' and current ~= owner and current ~= earlier_owner then return {{state, current}} end
-    if is_audited then
-        local probe = redis.pcall('XADD', audit, '*', '{keys.AUDIT_FIELD}', '')
-        if type(probe) == 'table' then return {{'', '', probe.err}} end
-        redis.call('XDEL', audit, probe)
-        redis.call('EXPIRE', audit, {keys.AUDIT_TTL_S})
-    end
+    if state == 'answered' then return {state, ''} end
+    if not state and redis.call('EXISTS', withdrawn) == 1 then return {'withdrawn', ''} end
+    if state == 'begun' and current ~= owner and current ~= earlier_owner then return {state, current} end
+    local trouble = is_audited and probe_audit()
+    if trouble then return {'', '', trouble} end
     """
+)
 """In Lua, whether a call may begin: what `begin` does before it writes the marker."""
 BEGIN_MARK = f"""
     if not state or current ~= owner then
@@ -187,7 +187,7 @@ def begin(*, tag: str, owner: str, begun_at: str, earlier_owner: str, is_audited
 def unbegin(*, tag: str, owner: str) -> None: ...
 
 
-ANSWER_STORE = (
+ANSWER_CHECK = (
     _LEASE
     + _RECORD
     + """
@@ -197,14 +197,17 @@ ANSWER_STORE = (
     redis.call('HDEL', unacked, tag)
     local is_leased = redis.call('ZREM', leases, lease) == 1
     if state == 'answered' then return {0, ''} end
+    """
+)
+"""In Lua, whether an answer is to be stored: the call is over in any case."""
+ANSWER_STORE = """
     if ttl_s > 0 then redis.call('SET', key, result, 'EX', ttl_s) else redis.call('SET', key, result) end
     redis.call('PUBLISH', key, result)
     redis.call('PUBLISH', channel, result)
     redis.call('HSET', marker, 'mark', 'answered')
     redis.call('EXPIRE', marker, is_leased and ended_ttl_s or marker_ttl_s)
     """
-)
-"""In Lua, storing an answer: what `answer` does before it writes the audit entry."""
+"""In Lua, storing an answer: what `answer` does next, before it writes the audit entry."""
 ANSWER_RECORD = """
     if not is_recorded_here then return {0, ''} end
     return {1, record(audit, entry, limit)}
@@ -215,7 +218,7 @@ ANSWER_RECORD = """
 # The first answer stays, and a call that another owner has begun is answered by that one. What an agent withdrew from
 # its queue, the agent records. Returns whether this step ended the call, and the error of the audit or nothing; so do
 # the next three.
-@step(ANSWER_STORE, ANSWER_RECORD)
+@step(ANSWER_CHECK, ANSWER_STORE, ANSWER_RECORD)
 def answer(
     *,
     tag: str,

@@ -24,8 +24,17 @@ __all__ = ["call", "exit_code", "parse_words", "print_result"]
 @click.argument("arguments", nargs=-1)
 @click.option("--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds to wait for the answer.")
 @click.option("--priority", type=click.Choice(PRIORITIES), default=NORMAL, show_default=True, help="Among your calls.")
+@click.option("--no-cache", is_flag=True, help="Ask the MCP server even if an answer is kept.")
 @json_option
-def call(name: str, arguments: tuple[str, ...], timeout_s: float, priority: Priority, *, as_json: bool) -> None:
+def call(
+    name: str,
+    arguments: tuple[str, ...],
+    timeout_s: float,
+    priority: Priority,
+    *,
+    no_cache: bool,
+    as_json: bool,
+) -> None:
     """Call a tool.
 
     ARGUMENTS are `key=value` pairs (a value that is valid JSON is sent as JSON), or one text as a model would write it,
@@ -41,7 +50,8 @@ def call(name: str, arguments: tuple[str, ...], timeout_s: float, priority: Prio
         raise click.UsageError(str(error)) from None
     with executor:
         is_shown = notes.is_terminal and not as_json
-        pending = executor.submit(ToolCall(id="cli", name=name, arguments=parse_words(arguments)), events=is_shown)
+        asked = ToolCall(id="cli", name=name, arguments=parse_words(arguments), no_cache=no_cache)
+        pending = executor.submit(asked, events=is_shown)
         try:
             if is_shown:
                 follow(pending)
@@ -79,8 +89,8 @@ def print_result(result: "ToolResult") -> None:
     if result.is_error:
         notes.print(f"{result.outcome} {result.error_code}", style="red")
     if console.is_terminal:
-        cached = ", from the cache" if result.cached_at is not None else ""
-        notes.print(f"{result.duration_s:.3g} s, {len(result.attachments)} attachments{cached}", style="dim")
+        source = ", cached" if result.cached else ""
+        notes.print(f"{result.duration_s:.3g} s, {len(result.attachments)} attachments{source}", style="dim")
 
 
 def exit_code(result: "ToolResult") -> int:

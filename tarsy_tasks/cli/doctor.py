@@ -67,6 +67,7 @@ def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
     from tarsy_tasks.doctor.machine import check_machine
     from tarsy_tasks.doctor.policy import check_policy, check_users
     from tarsy_tasks.doctor.sandbox import check_sandbox
+    from tarsy_tasks.doctor.secret_files import check_secret_files
     from tarsy_tasks.doctor.server_start import check_starts
     from tarsy_tasks.doctor.settings_file import check_settings_file
     from tarsy_tasks.doctor.task_signals import check_task_signals
@@ -88,6 +89,7 @@ def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
     yield FAILED, check_task_signals(Path.cwd())
     servers = list(config.enabled_servers.values()) if config is not None else []
     names = [server.name for server in servers]
+    yield FAILED, check_secret_files(servers, settings)
     yield FAILED, check_machine(servers)
     yield FAILED, check_sandbox(servers)
     yield FAILED, check_url(url)

@@ -18,6 +18,15 @@ _ANSWER_S = 60.0
 _PAUSE_S = 2.0
 _HEAD_CHARS, _TAIL_CHARS = 200, 400
 """Of a longer text: what failed is said first, and why comes last, as the last line of a traceback and the advice."""
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_DISCLOSING = re.compile(
+    r"""(?xi)
+      [a-z]*env(?:s|iron\w*)? | [a-z]*(?:secret|passw(?:or)?d|passphrase|credential|token|cookie)s?
+    | (?:api)?keys? | creds? | o?auth(?:enticat\w*|oriz\w*)? | variables? | config(?:s|uration)? | settings?
+    | logins? | sessions? | private | dump\w* | debug\w*
+    """
+)
+"""Words of tools that may answer with the environment of their server, or with credentials."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +94,24 @@ def _describe_failure(server: str, text: str) -> FirstCall:
 
 
 def find_harmless(tools: Iterable[ToolDefinition]) -> ToolDefinition | None:
-    """A tool that says that it only reads, and needs no arguments; best one that stays within its server."""
-    found = [
-        tool for tool in tools if tool.annotations.get("readOnlyHint") is True and not tool.input_schema.get("required")
-    ]
+    """A tool that says that it only reads, and needs no arguments; best one that stays within its server.
+
+    Never one that may disclose a secret, by its name, title or description: nobody has asked for the answer, which is
+    stored in Redis.
+    """
+    found = [tool for tool in tools if _only_reads(tool) and not _may_disclose(tool)]
     return min(found, key=lambda tool: tool.annotations.get("openWorldHint") is not False, default=None)
+
+
+def _only_reads(tool: ToolDefinition) -> bool:
+    hints = tool.annotations
+    is_reading = hints.get("readOnlyHint") is True and hints.get("destructiveHint") is not True
+    return is_reading and not tool.input_schema.get("required")
+
+
+def _may_disclose(tool: ToolDefinition) -> bool:
+    said = (tool.tool, tool.title, tool.annotations.get("title"), tool.description)
+    return any(map(_DISCLOSING.fullmatch, _WORD.findall(" ".join(map(str, said)))))
 
 
 def _one_line(text: str) -> str:

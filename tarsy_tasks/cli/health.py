@@ -137,7 +137,7 @@ def _print_changes(found: dict[str, ServerHealth], printed: dict[str, str], *, a
 def _row(each: ServerHealth, since_read_s: float = 0.0) -> tuple[str, ...]:
     return (
         each.server,
-        each.status,
+        f"{each.status} (idle)" if each.is_idle else each.status,
         clock_time(each.since) if each.since is not None else "",
         f"{each.age_s + since_read_s:.0f} s ago" if each.age_s is not None else "",
         _duration(each.latency_s),

@@ -1,14 +1,17 @@
 """`tarsy-tasks prompts`: what prompts the servers offer, and getting one."""
 
-import click
-from rich.text import Text
+from typing import TYPE_CHECKING
 
-import tarsy_tasks
+import click
+
 from tarsy_tasks.cli import UNAVAILABLE
-from tarsy_tasks.cli.asking import build_executor, read_pairs
+from tarsy_tasks.cli.asking import ask_servers, build_executor, read_pairs, report_failed
 from tarsy_tasks.cli.call import exit_code, print_result
 from tarsy_tasks.cli.known_names import complete_server
-from tarsy_tasks.cli.output import busy, json_option, notes, print_json, print_table
+from tarsy_tasks.cli.output import json_option, print_json, print_table
+
+if TYPE_CHECKING:
+    from tarsy_tasks import PromptDefinition, ToolExecutor
 
 __all__ = ["prompts"]
 
@@ -27,20 +30,12 @@ def list_prompts(servers: tuple[str, ...], timeout_s: float, *, as_json: bool) -
 
     The workers are asked. Exit code 3 when one of them does not answer for a server.
     """
-    # Not above: the completion of a shell imports this module, too.
-    from tarsy_tasks import OutcomeError
-    from tarsy_tasks.cli.health import selected_servers
+    found: list[PromptDefinition] = []
 
-    names = selected_servers(servers)
-    found: list[tarsy_tasks.PromptDefinition] = []
-    failed: dict[str, str] = {}
-    executor = build_executor(timeout_s, names)
-    for server in names:
-        with busy(f"asking the workers for the prompts of {server}"):
-            try:
-                found += executor.list_prompts(server)
-            except OutcomeError as error:
-                failed[server] = error.result.content
+    def ask(executor: "ToolExecutor", server: str) -> None:
+        found.extend(executor.list_prompts(server))
+
+    failed = ask_servers(servers, timeout_s, "prompts", ask)
     if as_json:
         print_json({"prompts": [each.model_dump(mode="json") for each in found], "failed_servers": failed})
     else:
@@ -54,8 +49,7 @@ def list_prompts(servers: tuple[str, ...], timeout_s: float, *, as_json: bool) -
             for each in found
         ]
         print_table(("server", "prompt", "arguments", "description"), rows, nothing="no prompts")
-        for server, why in failed.items():
-            notes.print(Text(f"{server}: {why}"), style="red")
+        report_failed(failed)
     if failed:
         raise click.exceptions.Exit(UNAVAILABLE)
 

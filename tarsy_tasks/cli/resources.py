@@ -7,13 +7,13 @@ import click
 from rich.text import Text
 
 from tarsy_tasks.cli import UNAVAILABLE
-from tarsy_tasks.cli.asking import build_executor, read_pairs
+from tarsy_tasks.cli.asking import ask_servers, build_executor, read_pairs, report_failed
 from tarsy_tasks.cli.call import exit_code, print_result
 from tarsy_tasks.cli.known_names import complete_server
-from tarsy_tasks.cli.output import busy, json_option, notes, print_json, print_table
+from tarsy_tasks.cli.output import json_option, notes, print_json, print_table
 
 if TYPE_CHECKING:
-    from tarsy_tasks.resources import ResourceDefinition, ResourceTemplate
+    from tarsy_tasks import ResourceDefinition, ResourceTemplate, ToolExecutor
 
 __all__ = ["read", "resources"]
 
@@ -32,22 +32,16 @@ def list_resources(servers: tuple[str, ...], timeout_s: float, *, as_json: bool)
 
     The workers are asked. Exit code 3 when one of them does not answer for a server.
     """
-    # Not above: the completion of a shell imports this module, too.
-    from tarsy_tasks import OutcomeError
     from tarsy_tasks.cli.health import selected_servers
 
     found: list[ResourceDefinition] = []
     templates: list[ResourceTemplate] = []
-    failed: dict[str, str] = {}
-    names = selected_servers(servers)
-    executor = build_executor(timeout_s, names)
-    for server in names:
-        with busy(f"asking the workers for the resources of {server}"):
-            try:
-                found += executor.list_resources(server)
-                templates += executor.list_resource_templates(server)
-            except OutcomeError as error:
-                failed[server] = error.result.content
+
+    def ask(executor: "ToolExecutor", server: str) -> None:
+        found.extend(executor.list_resources(server))
+        templates.extend(executor.list_resource_templates(server))
+
+    failed = ask_servers(servers, timeout_s, "resources", ask)
     if as_json:
         listed = {"resources": found, "resource_templates": templates}
         dumped: dict[str, Any] = {
@@ -58,11 +52,10 @@ def list_resources(servers: tuple[str, ...], timeout_s: float, *, as_json: bool)
         rows = [(each.server, each.uri, each.mime_type or "", _describe(each)) for each in found]
         rows += [(each.server, each.uri_template, each.mime_type or "", _describe(each)) for each in templates]
         print_table(("server", "URI", "type", "description"), rows, nothing="no resources")
-        asked = {each.server for each in (*found, *templates)} | failed.keys()
-        for server in _without_resources([name for name in names if name not in asked]):
+        answered = {each.server for each in (*found, *templates)} | failed.keys()
+        for server in _without_resources([name for name in selected_servers(servers) if name not in answered]):
             notes.print(Text(f"{server}: it says that it has no resources"), style="dim")
-        for server, why in failed.items():
-            notes.print(Text(f"{server}: {why}"), style="red")
+        report_failed(failed)
     if failed:
         raise click.exceptions.Exit(UNAVAILABLE)
 
@@ -102,7 +95,7 @@ def read(
 
 
 def _without_resources(servers: list[str]) -> list[str]:
-    """Those of whose sessions a worker reports that resources are none of their capabilities."""
+    """Those of which a worker reports that resources are none of their capabilities."""
     import tarsy_tasks
     from tarsy_tasks.errors import BrokerUnavailable
     from tarsy_tasks.health import statuses
@@ -111,11 +104,9 @@ def _without_resources(servers: list[str]) -> list[str]:
         health = statuses(servers, app=tarsy_tasks.app) if servers else {}
     except BrokerUnavailable:
         return []
-    reported = {
-        server: [each.capabilities for each in found.workers.values() if each.capabilities is not None]
-        for server, found in health.items()
-    }
-    return [server for server, each in reported.items() if each and "resources" not in each[0]]
+    reported = {name: [each.capabilities for each in found.workers.values()] for name, found in health.items()}
+    known = {name: next(filter(None, each), ()) for name, each in reported.items()}
+    return [name for name, capabilities in known.items() if capabilities and "resources" not in capabilities]
 
 
 def _describe(found: "ResourceDefinition | ResourceTemplate") -> str:

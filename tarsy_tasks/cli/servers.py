@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -11,8 +12,11 @@ import tarsy_tasks
 from tarsy_tasks.catalogue import ListedServer, ToolCatalogue
 from tarsy_tasks.cli import UNAVAILABLE
 from tarsy_tasks.cli.known_names import complete_server
+from tarsy_tasks.cli.new_server import new
 from tarsy_tasks.cli.output import busy, json_option, notes, print_json, print_table
+from tarsy_tasks.cli.server_sources import SourcedEntry, build_from_preset, build_from_server_json
 from tarsy_tasks.config import ServerConfig, find_config_path, load_config
+from tarsy_tasks.config.presets import PRESETS
 from tarsy_tasks.errors import BrokerUnavailable
 from tarsy_tasks.health import statuses
 from tarsy_tasks.operators import Operator
@@ -20,6 +24,7 @@ from tarsy_tasks.telemetry.health_records import ServerHealth
 
 __all__ = ["servers"]
 
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _digest_option = click.option(
     "--digest", help="Of the file as you have seen it; the change is refused if somebody has changed it since."
 )
@@ -40,6 +45,11 @@ def servers(ctx: click.Context, *, as_json: bool) -> None:
 @click.option("--url", help="Address of a server over HTTP; otherwise COMMAND starts it.")
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="A variable of its process.")
 @click.option("--entry", help="The whole entry as JSON, in place of all these.")
+@click.option(
+    "--preset", help="A reviewed entry; COMMAND is what it needs, such as folders.", type=click.Choice(sorted(PRESETS))
+)
+@click.option("--server-json", type=_FILE, help="A server.json of the MCP registry.")
+@click.option("--remote", is_flag=True, help="Of a server.json: its remote address, even if it has a package.")
 @click.option("--replace", is_flag=True, help="Replace a server of that name.")
 @_digest_option
 @json_option
@@ -49,8 +59,11 @@ def add(
     url: str | None,
     env: tuple[str, ...],
     entry: str | None,
+    preset: str | None,
+    server_json: Path | None,
     digest: str | None,
     *,
+    remote: bool,
     replace: bool,
     as_json: bool,
 ) -> None:
@@ -58,9 +71,19 @@ def add(
 
     Write references to secrets, such as `${TOKEN}`, and no secrets.
     """
+    if sum(map(bool, (preset or command, url, entry, server_json))) != 1:
+        raise click.UsageError("name one of COMMAND, --url, --entry, --preset and --server-json")
+    if env and (preset or server_json):
+        raise click.UsageError("--preset and --server-json take no --env beside them")
     operator = Operator()
-    found = _build_entry(command, url, env, entry)
-    _report(operator, operator.add_server(name, found, replace=replace, digest=digest), "added", name, as_json=as_json)
+    source = None
+    if preset:
+        source = build_from_preset(preset, command)
+    elif server_json is not None:
+        source = build_from_server_json(server_json, is_remote=remote)
+    found = _build_entry(command, url, env, entry) if source is None else source.entry
+    written = operator.add_server(name, found, replace=replace, digest=digest)
+    _report(operator, written, "added", name, source, as_json=as_json)
 
 
 @servers.command()
@@ -108,9 +131,10 @@ def reload(*, as_json: bool) -> None:
         raise click.exceptions.Exit(UNAVAILABLE)
 
 
+servers.add_command(new)
+
+
 def _build_entry(command: Sequence[str], url: str | None, env: Sequence[str], entry: str | None) -> dict[str, Any]:
-    if sum(map(bool, (command, url, entry))) != 1:
-        raise click.UsageError("name one of COMMAND, --url and --entry")
     if entry:
         try:
             found: Any = json.loads(entry)
@@ -127,11 +151,16 @@ def _build_entry(command: Sequence[str], url: str | None, env: Sequence[str], en
     return {"command": command[0], **({"args": [*command[1:]]} if command[1:] else {}), **variables}
 
 
-def _report(operator: Operator, digest: str, what: str, name: str, *, as_json: bool) -> None:
+def _report(
+    operator: Operator, digest: str, what: str, name: str, source: SourcedEntry | None = None, *, as_json: bool
+) -> None:
     if as_json:
-        print_json({"server": name, "change": what, "path": str(operator.path), "digest": digest})
+        about = {"about": source.about} if source is not None else {}
+        print_json({"server": name, "change": what, "path": str(operator.path), "digest": digest, **about})
         return
     click.echo(f"{operator.path}: {what} {name}; it is {digest} now. Workers that read this file take it within 5 s")
+    for line in source.describe() if source is not None else ():
+        click.echo(line)
 
 
 def _list(*, as_json: bool) -> None:
@@ -174,7 +203,7 @@ def _describe(server: ServerConfig, health: ServerHealth | None, listed: ListedS
         "reason": health.reason if health else "",
         "protocol": next((report.protocol for report in reports if report.protocol), None),
         "server_info": next((report.server_info for report in reports if report.server_info), None),
-        "capabilities": next((report.capabilities for report in reports if report.capabilities is not None), None),
+        "capabilities": next((report.capabilities for report in reports if report.capabilities), None),
         "tools": len(listed.listing.tools) if listed else None,
         "changed_tools": str(listed.diff) if listed and listed.diff else None,
         "workers": [report.worker for report in reports],

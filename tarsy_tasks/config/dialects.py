@@ -1,27 +1,38 @@
 """The clients whose configuration files are understood, a row each.
 
 Owns what differs between them: where a file has its servers, which keys mean one of ours, which have no meaning here,
-and how a text refers to a variable. `roots` finds the servers, `entries` applies the rows, `key_rules` has the
-conversions. The rows follow the documentation and the public schemas of the clients.
+and how a text refers to a variable. `roots` finds the servers, `entries` applies the rows, `client_keys`
+and `key_rules` have the conversions. The rows follow the documentation and the public schemas of the clients.
 """
 
-import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from pydantic import JsonValue
-
+from tarsy_tasks.config.client_keys import (
+    PROXY,
+    SANDBOX,
+    all_tools,
+    api_key,
+    call_timeout,
+    connect_timeout,
+    continue_transport,
+    custom_instructions,
+    env_file,
+    instructions,
+    opencode_timeout,
+    request_options,
+    sign_in,
+    state,
+    vs_code_sandbox,
+)
 from tarsy_tasks.config.key_rules import (
-    SIGN_IN,
-    Found,
     Rule,
-    Taken,
-    Unused,
     at,
     bearer,
     duration,
     inside,
+    negated,
     never,
     reference_list,
     references,
@@ -30,28 +41,11 @@ from tarsy_tasks.config.key_rules import (
 )
 from tarsy_tasks.config.own_keys import OWN_KEYS, transport
 from tarsy_tasks.config.placeholders import BRACES, DOLLAR_NAMES, DOUBLE_BRACES, Placeholder
-from tarsy_tasks.config.problems import KeyPath
 from tarsy_tasks.config.tarsy_keys import data_masking
 
-__all__ = [
-    "COMMON", "DIALECTS", "FOREIGN_SCHEMES", "WITHOUT_SERVER", "Dialect", "opencode_timeout", "split_witsy_arguments",
-]  # fmt: skip
+__all__ = ["COMMON", "DIALECTS", "FOREIGN_SCHEMES", "WITHOUT_SERVER", "Dialect"]
 
 _NO_KEYS: Mapping[str, Rule] = MappingProxyType({})
-_OFFERS_ALL = "workers offer every tool of the server; select tools with `tool_filter` of the executors"
-_PROXY = "set HTTPS_PROXY where the workers run"
-_SANDBOX = "set our own `sandbox`"
-
-_call = duration("timeouts", "call_s")
-_connect = duration("timeouts", "connect_s")
-_all_tools = never(_OFFERS_ALL)
-_sign_in = never(SIGN_IN)
-
-
-def _env_file(value: JsonValue, where: KeyPath) -> Iterable[Found]:
-    """A file of variables; a relative path is one of the workspace."""
-    is_relative = isinstance(value, str) and value and not value.startswith(("/", "~/", "$", "{"))
-    yield Taken(("variables_file",), f"${{workspaceFolder}}/{value}" if is_relative else value, where)
 
 
 class Dialect(NamedTuple):
@@ -63,6 +57,7 @@ class Dialect(NamedTuple):
         keys: What its own keys of a server mean.
         ignored: Its keys of a server that have no meaning for a worker.
         file_keys: Other keys of its files, by which such a file is recognized. None: any.
+        file_name: The name of a file that only this client has, and that may have any other keys.
         placeholders: How its texts refer to variables, in addition to what every file may contain.
     """
 
@@ -71,11 +66,12 @@ class Dialect(NamedTuple):
     keys: Mapping[str, Rule] = _NO_KEYS
     ignored: str = ""
     file_keys: str | None = ""
+    file_name: str = ""
     placeholders: tuple[Placeholder, ...] = ()
 
 
 WITHOUT_SERVER = {
-    "type": ("builtin", "platform", "frontend", "inline_python", "inMemory", "sdk"),
+    "type": ("builtin", "platform", "frontend", "inline_python", "inMemory", "inmemory", "sdk"),
     "source": ("extension", "registry"),
 }
 """Entries that are part of their client, and no MCP server that others can use."""
@@ -85,69 +81,12 @@ _LOCAL_SOCKET = "they use a socket of this machine, which workers do not support
 FOREIGN_SCHEMES = {"ws": _WEBSOCKET, "wss": _WEBSOCKET, "unix": _LOCAL_SOCKET, "pipe": _LOCAL_SOCKET}
 """Schemes of addresses that clients understand and workers do not, and why such a server is left out."""
 
-
-def _api_key(value: JsonValue, where: KeyPath) -> Iterable[Found]:
-    """LibreChat's `apiKey`: a mapping; Continue's: a token."""
-    if not isinstance(value, dict):
-        yield from bearer(value, where)
-    elif value.get("source") == "user" or value.get("key") is None:
-        yield Unused(where, SIGN_IN)
-    elif value.get("authorization_type") == "bearer":
-        yield from bearer(value["key"], where)
-    elif value.get("authorization_type") == "basic":
-        yield Taken(("headers", "Authorization"), f"Basic {value['key']}", (*where, "key"))
-    else:
-        auth: dict[str, JsonValue] = {"type": "api_key", "key": value["key"]}
-        if value.get("custom_header") is not None:
-            auth["name"] = value["custom_header"]
-        parts: Mapping[KeyPath, KeyPath] = {
-            ("auth", "key"): (*where, "key"),
-            ("auth", "name"): (*where, "custom_header"),
-        }
-        yield Taken(("auth",), auth, where, parts)
-
-
-def _instructions(value: JsonValue, where: KeyPath) -> Iterable[Found]:
-    """True asks for the server's own instructions, which is what happens without this key."""
-    yield Unused(where) if isinstance(value, bool) else Taken(("instructions",), value, where)
-
-
-def _ca_file(value: JsonValue, where: KeyPath) -> Iterable[Found]:
-    """A path, or a list of them."""
-    yield Taken(("ca_file",), value[0] if isinstance(value, list) and len(value) == 1 else value, where)
-
-
-_request_options = inside(
-    {
-        "headers": at("headers"),
-        "timeout": _call,
-        "verifySsl": at("verify_ssl"),
-        "caBundlePath": _ca_file,
-    },
-    is_open=True,
-)
-
-
-def _continue_transport(value: JsonValue, where: KeyPath) -> Iterable[Found]:
-    """As everywhere, and with its options of requests in it."""
-    if isinstance(value, dict) and "requestOptions" in value:
-        yield from _request_options(value["requestOptions"], (*where, "requestOptions"))
-        value = {key: each for key, each in value.items() if key != "requestOptions"}
-    yield from transport(value, where)
-
-
-def _vs_code_sandbox(value: JsonValue, where: KeyPath) -> Iterable[Found]:
-    """Its own rules for folders and domains; or our form, in a file that is ours."""
-    is_its_own = isinstance(value, dict) and any(isinstance(value.get(key), dict) for key in ("filesystem", "network"))
-    yield Unused(where, _SANDBOX) if is_its_own else Taken(("sandbox",), value, where)
-
-
 _VS_CODE_KEYS: dict[str, Rule] = {
     "env": texts("env"),
-    "envFile": _env_file,
-    "oauth": _sign_in,
-    "sandboxEnabled": never(_SANDBOX),
-    "sandbox": _vs_code_sandbox,
+    "envFile": env_file,
+    "oauth": sign_in,
+    "sandboxEnabled": never(SANDBOX),
+    "sandbox": vs_code_sandbox,
 }
 _GOOSE_KEYS: dict[str, Rule] = {
     "cmd": at("command"),
@@ -155,37 +94,14 @@ _GOOSE_KEYS: dict[str, Rule] = {
     "env_keys": reference_list("env"),
     "uri": at("url"),
     "timeout": duration("timeouts", "call_s", unit_s=1),
-    "available_tools": _all_tools,
+    "available_tools": all_tools,
 }
-
-
-def opencode_timeout(value: JsonValue, where: KeyPath) -> Iterable[Found]:
-    """opencode's: one for all, or one for each kind of requests; `request` is the former name of `execution`."""
-    kinds = {"startup": _connect, "catalog": duration("timeouts", "list_s"), "execution": _call, "request": _call}
-    return (inside(kinds) if isinstance(value, dict) else _call)(value, where)
-
-
-def split_witsy_arguments(entry: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """An entry of a list; Witsy keeps the arguments of a program in `url`."""
-    line = entry.get("url")
-    if "registryId" not in entry or entry.get("type") != "stdio" or not isinstance(line, str):
-        return entry
-    try:
-        args: list[JsonValue] = [*shlex.split(line)]
-    except ValueError:  # a quote without end
-        args = [*line.split()]
-    return {**{key: each for key, each in entry.items() if key != "url"}, "args": args}
-
-
-def _state(value: JsonValue, where: KeyPath) -> Iterable[Found]:
-    yield Taken(("enabled",), value == "enabled" if isinstance(value, str) else value, where)
-
 
 COMMON = Dialect(
     "",
     roots=("mcpServers", "mcp.servers", "servers", "."),
     keys={
-        "timeout": _call,
+        "timeout": call_timeout,
         "transport_type": at("transport"),
         "workingDirectory": at("cwd"),
         "working_directory": at("cwd"),
@@ -213,24 +129,26 @@ DIALECTS: tuple[Dialect, ...] = (
         ignored="extensionId",
         file_keys="globalShortcut preferences scale locale userThemeMode allowDevTools isUsingBuiltInNodeForMcp "
         "isDxtAutoUpdatesEnabled coworkUserFilesPath",
+        file_name="claude_desktop_config.json",
     ),
     Dialect(
         "Claude Code",
         roots=("mcpServers", "projects.*.mcpServers"),
-        keys={"oauth": _sign_in, "headersHelper": never("set `headers` or `auth`")},
+        keys={"oauth": sign_in, "headersHelper": never("set `headers` or `auth`")},
         ignored="alwaysLoad scope",
         file_keys="numStartups installMethod autoUpdates userID oauthAccount projects tipsHistory firstStartTime "
         "hasCompletedOnboarding lastOnboardingVersion bypassPermissionsModeAccepted customApiKeyResponses theme "
-        "autoUpdaterStatus verbose env permissions enabledMcpjsonServers disabledMcpjsonServers",
+        "autoUpdaterStatus verbose env permissions enabledMcpjsonServers disabledMcpjsonServers "
+        "enableAllProjectMcpServers allowedMcpServers deniedMcpServers",
     ),
     Dialect(
         "Cursor",
-        keys={"envFile": _env_file, "oauth": _sign_in},
+        keys={"envFile": env_file, "oauth": sign_in},
         ignored="enabledTools",
     ),
     Dialect(
         "Windsurf",
-        keys={"serverUrl": at("url"), "disabledTools": _all_tools},
+        keys={"serverUrl": at("url"), "disabledTools": all_tools},
         ignored="registry authProviderType $typeName",
     ),
     Dialect(
@@ -238,10 +156,10 @@ DIALECTS: tuple[Dialect, ...] = (
         keys={
             "timeout": duration("timeouts", "call_s", longest_s=3600),
             "transportType": at("transport"),
-            "disabledTools": _all_tools,
-            "enabledTools": _all_tools,
-            "oauth": _sign_in,
-            "oauthScopes": _sign_in,
+            "disabledTools": all_tools,
+            "enabledTools": all_tools,
+            "oauth": sign_in,
+            "oauthScopes": sign_in,
         },
         ignored="autoApprove alwaysAllow watchPaths remoteConfigured networkTimeout isManaged autoApproveAll source",
         file_keys="powers",
@@ -251,11 +169,11 @@ DIALECTS: tuple[Dialect, ...] = (
         keys={
             "httpUrl": at("url"),
             "tcp": at("url"),
-            "includeTools": _all_tools,
-            "excludeTools": _all_tools,
-            "oauth": _sign_in,
-            "targetAudience": _sign_in,
-            "targetServiceAccount": _sign_in,
+            "includeTools": all_tools,
+            "excludeTools": all_tools,
+            "oauth": sign_in,
+            "targetAudience": sign_in,
+            "targetServiceAccount": sign_in,
         },
         ignored="trust extensionName authProviderType extension",
         file_keys="selectedAuthType theme preferredEditor autoAccept contextFileName sandbox coreTools excludeTools "
@@ -267,21 +185,21 @@ DIALECTS: tuple[Dialect, ...] = (
     ),
     Dialect(
         "GitHub Copilot CLI",
-        keys={"tools": _all_tools, "oauthClientId": _sign_in},
+        keys={"tools": all_tools, "oauthClientId": sign_in},
         ignored="isDefaultServer source filterMapping oauthPublicClient",
     ),
     Dialect(
         "LibreChat",
         keys={
-            "initTimeout": _connect,
+            "initTimeout": connect_timeout,
             "sseReadTimeout": never(),
-            "serverInstructions": _instructions,
-            "apiKey": _api_key,
-            "oauth": _sign_in,
-            "requiresOAuth": _sign_in,
-            "oauth_headers": _sign_in,
-            "obo": _sign_in,
-            "proxy": never(_PROXY),
+            "serverInstructions": instructions,
+            "apiKey": api_key,
+            "oauth": sign_in,
+            "requiresOAuth": sign_in,
+            "oauth_headers": sign_in,
+            "obo": sign_in,
+            "proxy": never(PROXY),
             "customUserVars": never("its variables are read where the workers run"),
         },
         ignored="iconPath chatMenu startup stderr consumeOnly dbId author",
@@ -293,10 +211,10 @@ DIALECTS: tuple[Dialect, ...] = (
     Dialect(
         "Continue",
         keys={
-            "requestOptions": _request_options,
-            "connectionTimeout": _connect,
-            "apiKey": _api_key,
-            "envFile": _env_file,
+            "requestOptions": request_options,
+            "connectionTimeout": connect_timeout,
+            "apiKey": api_key,
+            "envFile": env_file,
         },
         ignored="serverName faviconUrl sourceFile",
         file_keys="name version schema models rules context prompts docs data metadata env requestOptions",
@@ -304,13 +222,13 @@ DIALECTS: tuple[Dialect, ...] = (
     Dialect(
         "Continue",
         roots=("experimental.modelContextProtocolServers",),
-        keys={"transport": _continue_transport, "timeout": duration("timeouts", "connect_s", unit_s=0.001)},
+        keys={"transport": continue_transport, "timeout": duration("timeouts", "connect_s", unit_s=0.001)},
         ignored="id faviconUrl",
         file_keys=None,
     ),
     Dialect(
         "Amazon Q",  # and the agents of Kiro
-        keys={"oauthScopes": _sign_in},
+        keys={"oauthScopes": sign_in},
         ignored="autoApprove",
         file_keys="name description prompt toolAliases allowedTools resources toolsSettings useLegacyMcpJson "
         "includeMcpJson model tools hooks keyboardShortcut welcomeMessage",
@@ -318,39 +236,81 @@ DIALECTS: tuple[Dialect, ...] = (
     Dialect(
         "5ire",
         roots=("mcpServers", "servers"),
-        keys={"isActive": at("enabled"), "proxy": never(_PROXY)},
+        keys={"isActive": at("enabled"), "proxy": never(PROXY)},
         ignored="key capabilities approvalPolicy homepage",
     ),
     Dialect(
         "Witsy",
         roots=("mcpServers", "mcp.servers"),
-        keys={"state": _state},
+        keys={"state": state},
         ignored="uuid registryId label",
         file_keys="llm engines plugins",
     ),
     Dialect("Trae", ignored="fromGalleryId"),
+    Dialect("Jan", keys={"active": at("enabled")}, ignored="official", file_keys="mcpSettings"),
+    Dialect("AnythingLLM", ignored="anythingllm"),
+    Dialect(
+        "DeepChat",
+        keys={"disable": negated("enabled"), "customHeaders": at("headers")},
+        ignored="descriptions",
+        file_keys="defaultServers mcpEnabled",
+    ),
+    Dialect(
+        "MCP Hub",
+        keys={"disabled_tools": all_tools, "custom_instructions": custom_instructions},
+        ignored="disabled_prompts disabled_resources disabled_resourceTemplates",
+        file_keys="nativeMCPServers",
+    ),
+    Dialect("MCPHost", keys={"allowedTools": all_tools, "excludedTools": all_tools}),
+    Dialect("mcpo", ignored="client_header_forwarding"),
+    Dialect(
+        "MCPorter",
+        keys={"bearerTokenEnv": variable_of(bearer), "oauthRedirectUrl": sign_in, "oauthScope": sign_in},
+        ignored="lifecycle logging tokenCacheDir clientName",
+        file_keys="imports daemonIdleTimeoutMs",
+    ),
+    Dialect(
+        "Pydantic AI",
+        keys={"timeout": connect_timeout, "read_timeout": call_timeout},
+        ignored="tool_prefix log_level allow_sampling max_retries",
+    ),
+    Dialect(
+        "mcp-agent",  # and fast-agent, which began as a copy of it
+        roots=("mcp.servers",),
+        keys={
+            "read_timeout_seconds": duration("timeouts", "call_s", unit_s=1),
+            "http_timeout_seconds": never(),
+            "read_transport_sse_timeout_seconds": never(),
+            "allowed_tools": all_tools,
+        },
+        ignored="roots terminate_on_close load_on_start include_instructions elicitation sampling implementation "
+        "ping_interval_seconds max_missed_pings reconnect_on_disconnect",
+        file_keys=None,
+    ),
     Dialect(
         "FastMCP",
         keys={
             "sse_read_timeout": never(),
-            "include_tags": _all_tools,
-            "exclude_tags": _all_tools,
-            "tools": _all_tools,
+            "include_tags": all_tools,
+            "exclude_tags": all_tools,
+            "tools": all_tools,
         },
         ignored="authentication keep_alive",
     ),
     Dialect(
         "Cherry Studio",
-        keys={"isActive": at("enabled"), "baseUrl": at("url"), "disabledTools": _all_tools},
+        keys={"isActive": at("enabled"), "baseUrl": at("url"), "disabledTools": all_tools},
         ignored="id provider providerUrl logoUrl longRunning dxtVersion dxtPath registryUrl reference searchKey "
         "configSample disabledAutoApproveTools shouldConfig installSource isTrusted trustedAt installedAt",
     ),
     Dialect("VS Code", roots=("servers",), keys=_VS_CODE_KEYS, ignored="dev gallery", file_keys="inputs sandbox"),
-    Dialect("VS Code", roots=("mcp.servers",), keys=_VS_CODE_KEYS, ignored="dev gallery", file_keys=None),
+    Dialect(
+        "VS Code", roots=("mcp.servers", "*.mcp.servers"), keys=_VS_CODE_KEYS, ignored="dev gallery", file_keys=None
+    ),
     Dialect(
         "Zed",
         roots=("context_servers",),
-        keys={"oauth": _sign_in},
+        keys={"oauth": sign_in},
         ignored="source remote settings",
         file_keys=None,
     ),
@@ -365,11 +325,11 @@ DIALECTS: tuple[Dialect, ...] = (
             "startup_timeout_sec": duration("timeouts", "connect_s", unit_s=1),
             "startup_timeout_ms": duration("timeouts", "connect_s", unit_s=0.001),
             "tool_timeout_sec": duration("timeouts", "call_s", unit_s=1),
-            "enabled_tools": _all_tools,
-            "disabled_tools": _all_tools,
-            "oauth": _sign_in,
-            "scopes": _sign_in,
-            "oauth_resource": _sign_in,
+            "enabled_tools": all_tools,
+            "disabled_tools": all_tools,
+            "oauth": sign_in,
+            "scopes": sign_in,
+            "oauth_resource": sign_in,
         },
         ignored="tools supports_parallel_tool_calls default_tools_approval_mode experimental_environment "
         "environment_id trust",
@@ -385,11 +345,12 @@ DIALECTS: tuple[Dialect, ...] = (
     Dialect(
         "opencode",
         roots=("mcp", "mcp.servers"),
-        keys={"environment": texts("env"), "timeout": opencode_timeout, "oauth": _sign_in},
+        keys={"environment": texts("env"), "timeout": opencode_timeout, "oauth": sign_in},
         ignored="codemode",
         file_keys=None,
         placeholders=BRACES,
     ),
-    Dialect("Crush", roots=("mcp",), keys={"disabled_tools": _all_tools}, file_keys=None, placeholders=DOLLAR_NAMES),
-    Dialect("Amp", roots=("amp.mcpServers",), keys={"includeTools": _all_tools}, file_keys=None),
+    Dialect("Crush", roots=("mcp",), keys={"disabled_tools": all_tools}, file_keys=None, placeholders=DOLLAR_NAMES),
+    Dialect("Zencoder", roots=("zencoder.mcpServers",), file_keys=None),
+    Dialect("Amp", roots=("amp.mcpServers",), keys={"includeTools": all_tools}, file_keys=None),
 )

@@ -180,7 +180,8 @@ def bearer(value: JsonValue, where: KeyPath) -> Iterable[Found]:
 
 def auth(value: JsonValue, where: KeyPath) -> Iterable[Found]:
     """How to authenticate: our own form; a text is a token, or asks for a sign-in with a browser, as clients do."""
-    if value == "oauth" or (isinstance(value, dict) and {"CLIENT_ID", "clientId"} & value.keys()):
+    is_sign_in = isinstance(value, dict) and "type" not in value and {"CLIENT_ID", "clientId", "oauth"} & value.keys()
+    if value == "oauth" or is_sign_in:
         yield Unused(where, SIGN_IN)
     elif isinstance(value, str):
         yield from bearer(value, where)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from tarsy_tasks.config.auth import AUTH_MODELS
+from tarsy_tasks.config.cache import Cache
 from tarsy_tasks.config.entries import ServerEntry
 from tarsy_tasks.config.file import ConfigFile, read_config_file
 from tarsy_tasks.config.key_rules import AUTH_FILE_KEYS
@@ -170,6 +171,8 @@ def _known_keys(loc: KeyPath) -> Iterable[str]:
             return [*Retry.model_fields]
         case ("error_budget",):
             return [*ErrorBudget.model_fields]
+        case ("cache",):
+            return [*Cache.model_fields]
         case ("masking",):
             return [*Masking.model_fields]
         case ("sandbox",):

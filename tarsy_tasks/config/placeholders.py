@@ -1,7 +1,7 @@
 """How clients' texts refer to variables, files and folders, converted to our references (`variables`).
 
-Owns their syntax. What a client asks its user for is read from a variable: `${input:github-token}` is
-`${INPUT_GITHUB_TOKEN}`.
+Owns their syntax. What a client asks its user for, or knows, is read from a variable: `${input:github-token}` is
+`${INPUT_GITHUB_TOKEN}`, and a setting `${config:python.path}` is `${CONFIG_PYTHON_PATH}`.
 """
 
 import re
@@ -56,12 +56,18 @@ def _input(match: re.Match[str], surroundings: Surroundings) -> str:
     return f"${{{name}:-{default}}}" if default and not set(default) & set("${}") else f"${{{name}}}"
 
 
+def _of_editor(match: re.Match[str], _: Surroundings) -> str:
+    return f"${{{_variable(match['what'])}_{_variable(match['id'])}}}"
+
+
 def _folder(match: re.Match[str], surroundings: Surroundings) -> str:
     workspace = surroundings.workspace
     return {
         "workspaceFolder": str(workspace),
         "workspaceRoot": str(workspace),
+        "workspacePath": str(workspace),
         "cwd": str(workspace),
+        "extensionPath": str(surroundings.path.absolute().parent),
         "workspaceFolderBasename": workspace.name,
         "userHome": "${HOME}",
         "pathSeparator": "/",
@@ -102,10 +108,12 @@ DOUBLE_BRACES = (
 
 _EVERYWHERE = (
     Placeholder(re.compile(r"(?<!\$)\$\{input:(?P<id>[^{}]+)\}"), _input),
+    Placeholder(re.compile(r"(?<!\$)\$\{(?P<what>config|command):(?P<id>[^{}]+)\}"), _of_editor),
+    Placeholder(re.compile(r"(?<![\w$\\{])\$(?P<name>COPILOT_MCP_\w+)"), _name),
     Placeholder(
         re.compile(
-            r"(?<!\$)\$\{(?P<what>workspaceFolder|workspaceRoot|cwd|workspaceFolderBasename|userHome|pathSeparator|/)"
-            r"(?::[^{}]*)?\}"
+            r"(?<!\$)\$\{(?P<what>workspaceFolder|workspaceRoot|workspacePath|cwd|extensionPath|workspaceFolderBasename"
+            r"|userHome|pathSeparator|/)(?::[^{}]*)?\}"
         ),
         _folder,
     ),
@@ -114,7 +122,8 @@ _EVERYWHERE = (
         _secret_name,
     ),
 )
-"""Those of VS Code, which many clients share, and Continue's `${{ secrets.NAME }}`: they mean nothing else anywhere."""
+"""Those of VS Code, which many clients share, the secrets of GitHub's coding agent, and Continue's
+`${{ secrets.NAME }}`: they mean nothing else anywhere."""
 
 
 def replace_placeholders(text: str, forms: tuple[Placeholder, ...], surroundings: Surroundings) -> str:

@@ -3,9 +3,13 @@
 Owns which of its values are secret. It exists only in the process that connects; no repr shows a value.
 """
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 from pydantic import SecretStr, ValidationError
 
@@ -33,6 +37,8 @@ class ResolvedServer:
         secrets: Every value that is or contains a credential: from a file, from a variable with the name of a secret,
             or at a place for secrets. They are masked wherever they appear.
         shown: Every place that may contain a secret, and how its value may be displayed.
+        files: The paths of the files that were read; two that get the same values from elsewhere are equal.
+        inherited: Of a stdio server, the variables of the worker that its process inherits.
     """
 
     command: str | None
@@ -46,10 +52,30 @@ class ResolvedServer:
     ca_file: str | None
     secrets: frozenset[str] = field(repr=False)
     shown: Mapping[str, str] = field(repr=False)
+    files: tuple[str, ...] = field(default=(), compare=False)
+    inherited: Mapping[str, str] = field(default_factory=dict[str, str], repr=False, compare=False)
+
+    @cached_property
+    def identity(self) -> str:
+        """A digest, in hexadecimal, of what the server is asked as: its program or address, and the credentials. It is
+        one that is slow to guess from, a few milliseconds. Of what is inherited only variables with names of secrets
+        count: others differ between workers, and say nothing about what may be read.
+        """
+        address = [self.command, *map(_reveal, self.args), self.cwd, _reveal(self.url)]
+        inherited = {name: value for name, value in self.inherited.items() if is_secret_name(name)}
+        named: list[Mapping[str, Any]] = [{**inherited, **self.env}, self.headers, dict(self.auth or ())]
+        plain = [{name: _reveal(value) for name, value in each.items()} for each in named]
+        text = json.dumps([address, plain], sort_keys=True).encode()
+        return hashlib.scrypt(text, salt=b"tarsy-tasks", n=1024, r=8, p=1, dklen=32).hex()
+
+
+def _reveal(value: Any) -> Any:
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
 def _build_resolved(server: ServerConfig, values: Mapping[str, str]) -> ResolvedServer:
     """A server whose references are resolved; `values` are theirs, by variable name, or `file:` and the path."""
+    files = [name.removeprefix("file:") for name in values if name.startswith("file:")]
     secrets = {value for name, value in values.items() if name.startswith("file:") or is_secret_name(name)}
     found = list(find_secrets(server))
     secrets.update(each.value for each in found)
@@ -68,6 +94,7 @@ def _build_resolved(server: ServerConfig, values: Mapping[str, str]) -> Resolved
         ca_file=server.ca_file,
         secrets=frozenset(value for value in secrets if len(value) >= _SHORTEST_SECRET),
         shown=shown,
+        files=(*files, *([server.variables_file] if server.variables_file else ())),
     )
 
 

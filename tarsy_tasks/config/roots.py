@@ -13,15 +13,8 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from tarsy_tasks.config.dialects import (
-    COMMON,
-    DIALECTS,
-    FOREIGN_SCHEMES,
-    WITHOUT_SERVER,
-    Dialect,
-    opencode_timeout,
-    split_witsy_arguments,
-)
+from tarsy_tasks.config.client_keys import opencode_timeout, split_witsy_arguments, without_older_url
+from tarsy_tasks.config.dialects import COMMON, DIALECTS, FOREIGN_SCHEMES, WITHOUT_SERVER, Dialect
 from tarsy_tasks.config.entries import ServerEntry, is_comment
 from tarsy_tasks.config.key_rules import Rule, Taken, Unused, never
 from tarsy_tasks.config.own_keys import OWN_KEYS
@@ -34,8 +27,13 @@ __all__ = ["FoundServers", "find_servers", "read_interceptors"]
 _OWN_KEYS = ("$schema", "interceptors", "mcp", "mcpServers", "policy")
 _CLOSE_TO = ("mcpServers", "interceptors", "policy")
 """What looks like one of these is a mistake in any file."""
-_PLAIN_ROOTS = ("mcpServers", "mcp_servers", "context_servers", "servers", "mcp.servers", "amp.mcpServers")
+_PLAIN_ROOTS = (
+    *("mcpServers", "mcp_servers", "context_servers", "servers", "mcp.servers", "amp.mcpServers"),
+    "zencoder.mcpServers",
+)
 """Keys at the top level; a dot is part of the key, as editors write their settings."""
+_SETTINGS = (("settings",), ("customizations", "vscode"))
+"""Where VS Code has settings in other files: those of a workspace, and of a dev container."""
 _MCP_KEYS = ("inputs", "servers", "settings")
 _FOREIGN_MCP_KEYS = frozenset(
     {"allowed", "excluded", "serverCommand", "timeout", "enabled", "discovery", "disabledMcpServers", "smitheryApiKey"}
@@ -80,7 +78,7 @@ def find_servers(data: Mapping[str, JsonValue], path: Path) -> FoundServers:
     if not roots and not found.problems:
         found.problems += _describe_no_root(data)
         return found
-    _check_other_keys(data, roots, found)
+    _check_other_keys(data, roots, path, found)
     surroundings = Surroundings(path, _find_inputs(data))
     named: dict[str, JsonValue] = {}
     for root in roots:
@@ -138,17 +136,27 @@ def _find_roots(data: Mapping[str, JsonValue], found: FoundServers) -> Iterator[
     experimental = data.get("experimental")
     if isinstance(experimental, dict) and isinstance(listed := experimental.get("modelContextProtocolServers"), list):
         roots.append(_Root(_CONTINUE_JSON, ("experimental", "modelContextProtocolServers"), listed))
+    for at in _SETTINGS:
+        mcp = _reach(data, (*at, "mcp"))
+        if isinstance(mcp, dict) and mcp.get("servers") is not None:
+            roots.append(_Root("*.mcp.servers", (*at, "mcp", "servers"), mcp["servers"]))
     if data.get("mcp") is not None:
         roots += _roots_under_mcp(data["mcp"], found, is_only=not roots)
     if not roots and not found.problems:
         extensions = data.get("extensions")
-        if isinstance(extensions, dict) and any(
-            _is_mapping_with(each, {"type", "cmd"}) for each in extensions.values()
-        ):
+        listed = [*extensions.values()] if isinstance(extensions, dict) else extensions
+        if isinstance(listed, list) and any(_is_mapping_with(each, {"type", "cmd", "config"}) for each in listed):
             roots.append(_Root("extensions", ("extensions",), extensions))
         elif data and all(_is_mapping_with(each, _ADDRESSES) for key, each in data.items() if key != "$schema"):
             roots.append(_Root(".", (), {key: each for key, each in data.items() if key != "$schema"}))
     return iter(roots)
+
+
+def _reach(data: JsonValue | Mapping[str, JsonValue], at: tuple[str, ...]) -> JsonValue:
+    for key in at:
+        data = data.get(key) if isinstance(data, Mapping) else None
+    assert not isinstance(data, Mapping) or isinstance(data, dict)
+    return data
 
 
 def _roots_under_mcp(mcp: JsonValue, found: FoundServers, *, is_only: bool) -> list[_Root]:
@@ -182,22 +190,23 @@ def _describe_no_root(data: Mapping[str, JsonValue]) -> list[Problem]:
     return [Problem((), "there are no servers; expected the key `mcpServers` with a mapping of names to servers")]
 
 
-def _check_other_keys(data: Mapping[str, JsonValue], roots: list[_Root], found: FoundServers) -> None:
+def _check_other_keys(data: Mapping[str, JsonValue], roots: list[_Root], path: Path, found: FoundServers) -> None:
     if not isinstance(schema := data.get("$schema", ""), str):
         found.problems.append(Problem(("$schema",), f"found {describe_kind(schema)}, expected a string"))
-    taken = {"$schema", "interceptors", "mcp", "policy", *(str(root.at[0]) for root in roots if root.at)}
+    taken = {"$schema", "inputs", "interceptors", "mcp", "policy", *(str(root.at[0]) for root in roots if root.at)}
     others = [key for key in data if key not in taken and not is_comment(key) and any(root.at for root in roots)]
     dialects = [each for root in roots for each in DIALECTS if root.pattern in each.roots]
     known = {key for each in dialects for key in (each.file_keys or "").split()}
-    if any(each.file_keys is None for each in dialects) or not known.isdisjoint(others):
+    is_of_client = any(each.file_keys is None or path.name == each.file_name for each in dialects)
+    if is_of_client or not known.isdisjoint(others):
         # The file is all that its client has to remember: only what looks like a key of ours is a mistake.
         others = [key for key in others if key not in known and is_close(key, _CLOSE_TO)]
     found.problems += [unknown_key((key,), _OWN_KEYS) for key in others]
 
 
 def _find_inputs(data: Mapping[str, JsonValue]) -> dict[str, str | None]:
-    mcp = data.get("mcp")
-    lists = [data.get("inputs"), data.get("mcp.inputs"), mcp.get("inputs") if isinstance(mcp, dict) else None]
+    lists = [data.get("inputs"), data.get("mcp.inputs")]
+    lists += [_reach(data, (*at, "mcp", "inputs")) for at in ((), *_SETTINGS)]
     inputs: dict[str, str | None] = {}
     for each in (each for listed in lists if isinstance(listed, list) for each in listed):
         if isinstance(each, dict) and isinstance(name := each.get("id"), str):
@@ -234,7 +243,7 @@ def _entries_of(root: _Root, found: FoundServers) -> Iterator[tuple[JsonValue, K
                 name = f"continue-mcp-server-{int(at[-1]) + 1}"  # as Continue itself names those without a name
             yield name, at, {key: each for key, each in raw.items() if key != "name"}
         else:
-            yield name, at, raw
+            yield name, at, without_older_url(raw)
 
 
 def _why_left_out(pattern: str, raw: Mapping[str, JsonValue]) -> str:
@@ -243,9 +252,10 @@ def _why_left_out(pattern: str, raw: Mapping[str, JsonValue]) -> str:
     assert isinstance(inner, Mapping)
     if reason := next((why for scheme, why in FOREIGN_SCHEMES.items() if _has_scheme(inner, scheme)), ""):
         return reason
-    if not _ADDRESSES.isdisjoint(inner):
+    parts = [key for key, values in WITHOUT_SERVER.items() if inner.get(key) in values]
+    if not _ADDRESSES.isdisjoint(inner) and "type" not in parts:
         return ""
-    is_part = "uses" in raw or any(inner.get(key) in values for key, values in WITHOUT_SERVER.items())
+    is_part = "uses" in raw or parts
     # An editor's extension brings the server, or another file of the client.
     is_setting = pattern in ("context_servers", "mcp") and raw.keys() <= {"enabled", "settings", "timeout", "remote"}
     return "they are parts of the client" if is_part or (raw and is_setting) else ""

@@ -5,13 +5,14 @@ resolves them (`variables`).
 """
 
 import re
-from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from tarsy_tasks.config.auth import ApiKeyAuth, Auth
+from tarsy_tasks.config.by_tool import find_for_tool
+from tarsy_tasks.config.cache import Cache
 from tarsy_tasks.config.problems import describe_kind, quote, suggest
 from tarsy_tasks.config.sandbox import SandboxSetting
 from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN
@@ -26,6 +27,7 @@ TRANSPORTS = {
     "streamable-http": "http",
     "streamable_http": "http",
     "streamableHttp": "http",
+    "streamable": "http",
     "sse": "sse",
     "local": "stdio",
     "remote": "",
@@ -35,6 +37,9 @@ _FOLDED = {spelling.replace("-", "").replace("_", "").lower(): name for spelling
 _STDIO_KEYS = ("args", "env", "variables_file", "cwd", "inherit_env", "sandbox")
 _HTTP_KEYS = ("headers", "auth", "verify_ssl", "ca_file")
 
+_IDLE_STOP_S = 300
+_ResultLimit = Annotated[int, Field(ge=16_384, le=1_048_576)]
+"""Less would not hold the escaped characters of results that are not measured, because they are small."""
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -69,9 +74,8 @@ class Timeouts(Model):
 
     def call_timeout_s(self, tool: str) -> float:
         """Seconds that a call of `tool` may take."""
-        if tool in self.tools:
-            return self.tools[tool]
-        return next((seconds for glob, seconds in self.tools.items() if fnmatchcase(tool, glob)), self.call_s)
+        found = find_for_tool(tool, self.tools)
+        return self.call_s if found is None else found
 
 
 class Retry(Model):
@@ -191,6 +195,18 @@ class ServerConfig(Model):
     )
     enabled: bool = Field(default=True, description="Whether the server is used at all.")
     required: bool = Field(default=True, description="Whether a worker with a strict start fails without it.")
+    start: Literal["eager", "on_demand"] = Field(
+        default="eager",
+        description="eager: it is connected when a worker starts, and stays so. on_demand: when it is first used, and "
+        "until it was idle for `idle_stop_s`.",
+    )
+    idle_stop_s: float | None = Field(
+        default=None,
+        ge=1,
+        allow_inf_nan=False,
+        description="With `start: on_demand`: after so many seconds with nothing in flight it is stopped; by default "
+        f"{_IDLE_STOP_S}.",
+    )
     timeouts: Timeouts = Field(default_factory=Timeouts, description="How long to wait for the server.")
     session: Literal["shared", "per_call"] = Field(
         default="shared",
@@ -204,6 +220,7 @@ class ServerConfig(Model):
     error_budget: ErrorBudget | None = Field(
         default=None, description="How many of its calls may fail before all workers suspend it; by default any number."
     )
+    cache: Cache | None = Field(default=None, description="Which of its answers are kept for a while; by default none.")
     retry: Retry = Field(default_factory=Retry, description="How a call is sent again after a failure of the session.")
     replay: Literal["hinted", "always", "never"] = Field(
         default="hinted",
@@ -217,12 +234,15 @@ class ServerConfig(Model):
     max_message_bytes: int = Field(
         default=16 * 1024 * 1024, gt=0, description="The longest message that is read from the server."
     )
-    resource_cache_s: float | None = Field(
-        default=None,
-        gt=0,
-        le=24 * 3600,
-        allow_inf_nan=False,
-        description="How long answers about its resources are kept at most, for all agents; by default they are not.",
+    result_limit: _ResultLimit = Field(
+        default=65_536,
+        description="Characters of the text of a result; of a longer one a model gets the beginning and the end, and "
+        "how to read the rest.",
+    )
+    result_limits: dict[Annotated[str, Field(min_length=1)], _ResultLimit] = Field(
+        default_factory=dict,
+        description="Instead of `result_limit`: by the name of a tool, or else by the first glob (`get_*`) that "
+        "matches.",
     )
     pin: Literal["warn", "block"] = Field(
         default="warn",
@@ -236,6 +256,11 @@ class ServerConfig(Model):
         default=None,
         description="Instructions for models that use the server, instead of those of the server itself.",
     )
+
+    def result_limit_of(self, tool: str) -> int:
+        """Characters of the text of a result of `tool`."""
+        found = find_for_tool(tool, self.result_limits)
+        return self.result_limit if found is None else found
 
     @model_validator(mode="before")
     @classmethod
@@ -257,6 +282,18 @@ class ServerConfig(Model):
                     f"{quote(each)} belongs to the worker and is not inherited; set it in `env` if the server needs it"
                 )
         return value  # pyright: ignore[reportUnknownVariableType]
+
+    @property
+    def stops_after_s(self) -> float | None:
+        """For how long nothing is in flight when it is stopped; None: it is not stopped."""
+        return None if self.start == "eager" else self.idle_stop_s or _IDLE_STOP_S
+
+    @field_validator("idle_stop_s")
+    @classmethod
+    def _validate_idle_stop(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if value is not None and info.data.get("start") == "eager":
+            raise ValueError("a server that starts with its worker is never stopped; add `start: on_demand`")
+        return value
 
     @field_validator("transport", mode="before")
     @classmethod
@@ -281,7 +318,8 @@ def _follow(url: JsonValue) -> str:
     if url is None:
         return "stdio"
     path = re.split(r"[?#]", url, maxsplit=1)[0] if isinstance(url, str) else ""
-    return "sse" if path.rstrip("/").lower().endswith("/sse") else "http"
+    # A reference may end with it, as its default.
+    return "sse" if path.rstrip("/}").lower().endswith("/sse") else "http"
 
 
 def _validate_kind(transport: str, given: dict[str, Any]) -> None:

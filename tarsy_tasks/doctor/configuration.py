@@ -16,6 +16,7 @@ from tarsy_tasks.config import (
 )
 from tarsy_tasks.config.secret_places import find_secrets
 from tarsy_tasks.config.variables import has_references
+from tarsy_tasks.doctor.file_rights import find_rights
 from tarsy_tasks.doctor.finding import Finding
 from tarsy_tasks.errors import ConfigError
 
@@ -48,12 +49,11 @@ def _check(path: Path, config: Config) -> Iterator[Finding]:
             f"there are several files: {path} is read, {', '.join(others)} not",
             "remove the others, or name the right one in TARSY_MCP_CONFIG",
         )
-    mode = path.stat().st_mode
-    if mode & stat.S_IWOTH:
+    if find_rights(path).can_write:
         text = f"{path}: every user of this machine can write it, and so make workers run any command"
         yield Finding.error("configuration", text, f"chmod o-w {path}")
     for exposure in check_secrets(path):
-        is_readable = mode & (stat.S_IRGRP | stat.S_IROTH)
+        is_readable = path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH)
         text = f"{exposure.text}; other users of this machine can read that file" if is_readable else exposure.text
         yield Finding.warning("secrets", text, exposure.remedy)
     for server in enabled.values():

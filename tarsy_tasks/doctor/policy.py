@@ -3,8 +3,6 @@
 A rule about an agent is enforced only where the agent is verified: by its own user of Redis, or by signed messages.
 """
 
-import os
-import stat
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from redis.exceptions import ResponseError
 
 from tarsy_tasks.broker.binding import Binding
 from tarsy_tasks.broker.principals import is_agent_name
+from tarsy_tasks.doctor.file_rights import find_rights
 from tarsy_tasks.doctor.finding import Finding, name_some
 from tarsy_tasks.doctor.rights import check_rules
 from tarsy_tasks.entry_point import load_celeryconfig
@@ -24,7 +23,6 @@ from tarsy_tasks.settings import load_settings
 __all__ = ["check_policy", "check_users"]
 
 _EVERYONE = "*"
-_ROOT = 0
 
 
 def check_policy() -> tuple[Policy | None, list[Finding]]:
@@ -42,12 +40,12 @@ def check_policy() -> tuple[Policy | None, list[Finding]]:
 
 
 def _check_file(path: Path) -> Iterator[Finding]:
-    found = path.stat()
-    if found.st_mode & stat.S_IWOTH:
+    rights = find_rights(path)
+    if rights.can_write:
         text = f"{path}: every user of this machine can write it, and so permit every call"
         yield Finding.error("policy", text, f"chmod o-w {path}")
-    elif found.st_uid not in (os.getuid(), _ROOT):
-        text = f"{path} belongs to another user of this machine (uid {found.st_uid}), who can permit every call"
+    elif rights.other_owner is not None:
+        text = f"{path} belongs to another user of this machine (uid {rights.other_owner}), who can permit every call"
         yield Finding.warning("policy", text, "let it belong to root, or to the user of the workers")
 
 

@@ -16,7 +16,8 @@ from tarsy_tasks.masking.masked_text import MaskedText
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.telemetry.printable import make_visible
 from tarsy_tasks.worker.maskers import build_common_masker
-from tarsy_tasks.worker.sessions.connection import ServerConnection, build_connections
+from tarsy_tasks.worker.sessions.connection import ServerConnection
+from tarsy_tasks.worker.sessions.connections import build_connections
 from tarsy_tasks.worker.sessions.opening import SessionContext, StartLimiter
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 

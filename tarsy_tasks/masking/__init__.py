@@ -14,8 +14,9 @@
     commands          arguments of programs
     forms             values whose form shows that they are secret; `tokens` has those of providers, `lines` those at a
                       fixed position in a line
-    assignments       values behind a name (`name_match`); `following_values`, `value_spans`, `value_lists` and
-                      `blocks` find where they begin and end, `markup` and `headers` those with a syntax of their own
+    assignments       values behind a name (`name_match`); `following_values`, `nested_values`, `value_spans`,
+                      `value_lists` and `blocks` find where they begin and end, `markup` and `headers` those with a
+                      syntax of their own
     encoded           base64 of a text
     custom            patterns that a configuration adds; `groups` has their names
 

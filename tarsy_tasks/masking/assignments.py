@@ -21,6 +21,7 @@ from tarsy_tasks.masking.following_values import (
 from tarsy_tasks.masking.markup import COUPLED, TAGGED, read_coupled, read_tagged
 from tarsy_tasks.masking.name_match import NAME_LIMIT, NameMatch
 from tarsy_tasks.masking.names import STEMS, Strength, rate_name
+from tarsy_tasks.masking.nested_values import read_nested
 from tarsy_tasks.masking.rules.headers import find_in_header, is_header
 from tarsy_tasks.masking.rules.vocabulary import PROSE_WORDS
 from tarsy_tasks.masking.search import Places
@@ -57,13 +58,14 @@ _PAIRED = (
 _OPENED = r"[ \t]?\\*[\"'][ \t]*\{[ \t\r\\]*\n"
 _POSTED = r"\\*[\"'][\r\\]*\n(?:[ \t]*Content-[^\n]*\n)*[ \t\r\\]*\n"
 _HEADED = r"[ \t]*\r?\n[ \t]*(?:\r?\n[ \t]*)?(?:\d{1,2}[.)]|[-*])[ \t]"
+_EXPLICIT = r"[\"']?[ \t]*\r?\n[-+~>#|]?[ \t]*:"
 _KEYED = r"(?i:key)[ \t]?[\"'`\]]*[ \t]*(?:=>|:=|[:=])[ \t]*[\"'`]?[A-Za-z0-9+/_\-.~]{20}"
 _COMMAND = r"(?:-|\b(?:(?:ENV|ARG|setenv|setx|set)[ \t]+(?:-\w+[ \t]+)*|(?:login|account)[ \t]+[\w.@\-]+\s+))"
 
 ASSIGNED = (
     rf"{STEMS}[\w.\-]*(?:{_PAIRED}|{_ASSIGNED}|{_LISTED}[^\"'\n]*[\"'][ \t]*(?:[,)\]}}\n]|$)"
     rf"|{_CALLED}|{_OPENED}|{TAGGED}"
-    rf"|{COUPLED}|{_HEADED}|{_POSTED}|{FOLLOWING_VALUE})|</[\w:.\-]*{STEMS}[\w.\-]*>|{_COMMAND}[\w.\-]*{STEMS}[\w.\-]*(?:{ARGUMENT}|{VALUE_BELOW})|{_KEYED}"
+    rf"|{COUPLED}|{_HEADED}|{_POSTED}|{_EXPLICIT}|{FOLLOWING_VALUE})|</[\w:.\-]*{STEMS}[\w.\-]*>|{_COMMAND}[\w.\-]*{STEMS}[\w.\-]*(?:{ARGUMENT}|{VALUE_BELOW})|{_KEYED}"
 )
 """A name and everything that may be between it and its value."""
 
@@ -71,7 +73,7 @@ _search = Places([ASSIGNED])
 _NAME = re.compile(rf"(?:{STEMS}|(?i:key))[\w.\-]*", re.ASCII)
 _TAIL = re.compile(
     rf"(?P<paired>{_PAIRED})|(?P<coupled>{COUPLED})|(?P<headed>{_HEADED})|(?P<assigned>{_ASSIGNED})|(?P<listed>{_LISTED})|(?P<called>{_CALLED})|(?P<opened>{_OPENED})"
-    rf"|(?P<tagged>{TAGGED})|(?P<posted>{_POSTED})|(?P<followed>{FOLLOWING_VALUE}|{ARGUMENT})|(?P<under>{VALUE_BELOW})"
+    rf"|(?P<tagged>{TAGGED})|(?P<posted>{_POSTED})|(?P<explicit>{_EXPLICIT})|(?P<followed>{FOLLOWING_VALUE}|{ARGUMENT})|(?P<under>{VALUE_BELOW})"
 )
 _NAME_CHARS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-/$"
 
@@ -103,7 +105,10 @@ _COMPARING = ("==", "!=")
 _QUOTES = ('"', "'")
 _OPENING = (*_QUOTES, "`")
 _HEADING_BEFORE = re.compile(r"(?:^|\n)[ \t#*>]*(?:[A-Za-z]+ ){0,6}$")
-_LISTING = frozenset({"assigned", "headed"})
+_LISTING = frozenset({"assigned", "explicit", "headed"})
+_CONTINUABLE = frozenset({"assigned", "explicit"})
+_KEY_SIGN = re.compile(r"(?:^|\n)[-+~>#| \t]*\?[ \t]+(?:[!&]\S+[ \t]+)*[\"']?$")
+"""Of an explicit key in YAML: `? password`, and `: x` in the line below."""
 _PARAMETER_MARKS = frozenset("?&")
 _PARTLY_MASKED = re.compile(rf"[\w.+/~\-]{MASK}|{MASK}[\w.+/~\-]")
 _CLASS = re.compile(r"(?:[A-Z]+[a-z]+){2,}")
@@ -119,7 +124,7 @@ _READING = re.compile(
 
 
 def find_assigned(text: str, projection: bytes) -> Iterator[Edit]:
-    """The secrets of a text, from left to right; `projection` is `search.project(text)`."""
+    """The secrets of a text, in no order; `projection` is `search.project(text)`."""
     position = 0
     while (found := _search.next(projection, position)) is not None:
         name = _NAME.search(text, found)
@@ -129,32 +134,53 @@ def find_assigned(text: str, projection: bytes) -> Iterator[Edit]:
             continue
         assert tail.lastgroup is not None
         position = tail.end() if tail.lastgroup == "assigned" else name.end()
-        for edit in _find(text, _start_of_name(text, name.start()), name.end(), tail):
+        start = _start_of_name(text, name.start())
+        bare = text[start : name.end()].lstrip("-")
+        if tail.lastgroup == "assigned" and is_header(bare):
+            found_edits = find_in_header(text, bare, tail.end(), name.end() - len(bare))
+        elif (named := _rate(text, start, name.end(), tail)) is not None:
+            found_edits = _find(named)
+            # There may be other names among them, so the search does not go on behind them.
+            yield from _find_nested(named)
+        else:
+            continue
+        for edit in found_edits:
             position = max(position, edit.end)
             yield edit
 
 
-def _find(text: str, start: int, end: int, tail: re.Match[str]) -> Iterator[Edit]:
+def _rate(text: str, start: int, end: int, tail: re.Match[str]) -> NameMatch | None:
+    """A name that a secret may be behind."""
     name = text[start:end]
-    assert tail.lastgroup is not None
-    if tail.lastgroup == "assigned" and is_header(bare := name.lstrip("-")):
-        yield from find_in_header(text, bare, tail.end())
-        return
     strength = rate_name(name)
     if strength is None or _is_part(text, start, name, tail):
-        return
+        return None
     if "/" in name:
         strength = Strength.WEAK  # a path, perhaps to a file that holds it
     elif text[max(0, start - 1) : start] in _PARAMETER_MARKS and tail[0] == "=":
         strength = Strength.STRONG if strength >= Strength.WEAK else strength  # of an address
     named = NameMatch(text, start, end, strength, tail)
+    return None if tail.lastgroup == "explicit" and not _KEY_SIGN.search(named.before) else named
+
+
+def _find_nested(named: NameMatch) -> Iterator[Edit]:
+    if named.tail.lastgroup in _CONTINUABLE and not named.tail[0].endswith(_COMPARING):
+        for value in read_nested(named):
+            is_call = not value.is_quoted and named.text[value.end - 1] == "("
+            if not is_call and (part := _secret_part(named, value)) is not None:
+                yield Edit(part.start, part.end)
+
+
+def _find(named: NameMatch) -> Iterator[Edit]:
+    text, tail = named.text, named.tail
+    assert tail.lastgroup is not None
     is_heading = tail.lastgroup != "headed" or _HEADING_BEFORE.search(named.before) is not None
     if tail.lastgroup in _LISTING and is_heading and (values := list(read_list(named))):
         yield from (Edit(value.start, value.end) for value in values)
         return
     value = _READERS[tail.lastgroup](named)
     while value is not None:
-        if tail.lastgroup == "assigned" and not value.is_quoted:
+        if tail.lastgroup in _CONTINUABLE and not value.is_quoted:
             value = Value(value.start, value.end - (_CONTINUED.match(text, value.end - 1) is not None))
             yield from _find_continued(named, value)
         yield Edit(value.start, value.end)
@@ -355,6 +381,7 @@ def _is_argument(named: NameMatch, value: Value) -> bool:
 
 _READERS: dict[str, Callable[[NameMatch], Value | None]] = {
     "assigned": _read_assigned,
+    "explicit": _read_assigned,
     "paired": _read_paired,
     "opened": _read_opened,
     "listed": _read_listed,

@@ -20,7 +20,7 @@ _LONGEST_LINE = 1024
 _DOCUMENT_LIMIT = 8 * 1024
 _QUOTED_LINES = 32
 _HEADER = re.compile(r"[ \t]*(?:(?:!!|&)\w{1,100}[ \t]+){0,2}[|>][+\-]?\d?[+\-]?[ \t]*(?:#[^\n]*)?\r?\n")
-_ANY_HEADER = re.compile(r"[:=][ \t][|>][+\-]?\d?[+\-]?\r?\n")
+_ANY_HEADER = re.compile(r"[:=\-][ \t][|>][+\-]?\d?[+\-]?\r?\n")
 _HERE = re.compile(r"[ \t]*(?:\$\([ \t]*cat[ \t]+)?<<[-~]?[ \t]*\\?([\"']?)(\w{1,64})\1[ \t]*\r?\n")
 _INDENT = re.compile(r"[ \t]*")
 _ITEMS = re.compile(r"[ \t]*(?:-[ \t]+)*")

@@ -6,12 +6,12 @@ Owns the syntax of such lists. Each value is judged on its own, because there ma
 import re
 from collections.abc import Iterator
 
-from tarsy_tasks.masking.blocks import indent_of
+from tarsy_tasks.masking.blocks import indent_of, read_block
 from tarsy_tasks.masking.edits import MASK
 from tarsy_tasks.masking.name_match import NameMatch
-from tarsy_tasks.masking.names import rate_name
+from tarsy_tasks.masking.names import Strength, rate_name
 from tarsy_tasks.masking.value_spans import Value
-from tarsy_tasks.masking.values import is_code, is_item, looks_random
+from tarsy_tasks.masking.values import is_code, is_item, is_prose, is_secret, looks_random
 
 __all__ = ["is_enumeration", "read_list"]
 
@@ -41,6 +41,8 @@ _LINE = re.compile(
     r"|(?P<free>(?<=[ \t])[^\s\"'`\[{&*!|>%@][^\s\"'`]*))"
     r"[ \t]*(?:,[ \t]*)?(?:\r?\n|\Z)"
 )
+_BLOCK_ITEM = re.compile(r"[ \t]*(?:-[ \t]+)+(?=[|>!&])")
+_BLANK_LINES = re.compile(r"(?:[ \t]*+\r?\n)++")
 _ROW = re.compile(r"[ \t]*([A-Za-z0-9\-_]{6,32}(?:[ \t]{2,}[A-Za-z0-9\-_]{6,32}){1,4})[ \t]*(?:\r?\n|\Z)")
 _WORD = re.compile(r"\S+")
 _SIGNS = re.compile(r"[\s,;|]+")
@@ -112,6 +114,10 @@ def _read_lines(named: NameMatch, position: int) -> Iterator[Value]:
         )
         position = row[1] + 1
     for line in _lines(text, position):
+        if isinstance(line, Value):
+            if _is_secret_block(named, line):
+                yield line
+            continue
         if layout is None:
             layout = (line["indent"], line["bullet"] is not None)
         elif layout != (line["indent"], line["bullet"] is not None):
@@ -138,7 +144,25 @@ def _rows_of_words(text: str, position: int) -> Iterator[tuple[int, int]]:
         position = row.end()
 
 
-def _lines(text: str, position: int) -> Iterator[re.Match[str]]:
-    while position < len(text) and (line := _LINE.match(text, position)) is not None:
-        yield line
-        position = line.end()
+def _lines(text: str, position: int) -> Iterator[re.Match[str] | Value]:
+    """Lines with an item each, and blocks of YAML that are an item (`- |`)."""
+    while position < len(text):
+        if item := _BLOCK_ITEM.match(text, position):
+            if (block := read_block(text, item.end(), position)) is None:
+                return
+            start, end = block
+            yield Value(start, end, is_quoted=True, is_block=True)
+            position = end + (start < end)
+            blank = _BLANK_LINES.match(text, position)
+            position = blank.end() if blank else position
+        elif line := _LINE.match(text, position):
+            yield line
+            position = line.end()
+        else:
+            return
+
+
+def _is_secret_block(named: NameMatch, block: Value) -> bool:
+    content = named.text[block.start : block.end]
+    is_some = named.strength is Strength.STRONG or any(is_item(word, named.strength) for word in content.split())
+    return is_some and is_secret(content, Strength.STRONG, is_quoted=True) and not is_prose(content, is_quoted=True)

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.agent_audit import FURTHEST_AHEAD_S
 from tarsy_tasks.methods import TOOL_CALL
+from tarsy_tasks.models import LargeResult
 from tarsy_tasks.outcomes import Outcome
 from tarsy_tasks.priorities import NORMAL
 
@@ -105,10 +106,11 @@ class AuditEntry(BaseModel):
         policy: The version of the policy that decided whether it was permitted; None if none did.
         rule: The place of the rule in it that denied the call; None if it was permitted.
         attempts: How often the call was sent to the MCP server by the worker that answered it.
-        cached: The answer came from the cache of the server's resources.
         duration_s: As in `ToolResult`.
         worker: Node name of the worker that wrote it; empty for an agent.
         bytes: Size of the stored answer; None if none was stored.
+        cached: As in `ToolResult`.
+        large: What the result had in all, if it was cut, and its handle; None if it is whole.
         steps: When it took its steps.
     """
 
@@ -137,10 +139,11 @@ class AuditEntry(BaseModel):
     policy: str | None = None
     rule: str | None = None
     attempts: int = 0
-    cached: bool = False
     duration_s: float = Field(default=0.0, allow_inf_nan=False)
     worker: str = ""
     bytes: int | None = None
+    cached: bool = False
+    large: LargeResult | None = None
     steps: tuple[Step, ...] = ()
 
     @property
@@ -155,7 +158,7 @@ class AuditEntry(BaseModel):
 
     def encode(self) -> str:
         """The text that Redis stores. Stream and id are known from where it is stored."""
-        unset = {name for name in _DEFAULTS if getattr(self, name) == _DEFAULTS[name]}
+        unset = {name for name, default in _DEFAULTS.items() if getattr(self, name) == default}
         return self.model_dump_json(exclude={"id", "source", "damage", *unset}, exclude_none=True)
 
 
@@ -214,7 +217,7 @@ class AuditPage:
 
 
 _EVERYTHING = AuditFilter()
-_DEFAULTS: dict[str, Any] = {"priority": NORMAL, "operation": TOOL_CALL, "cached": False}
+_DEFAULTS = {"priority": NORMAL, "operation": TOOL_CALL, "cached": False}
 _IDS = (
     *("server", "operation", "agent_id", "run_id", "principal", "priority"),
     *("call_id", "task_id", "error_code", "worker"),

@@ -24,6 +24,7 @@ __all__ = [
     "TakenConfiguration",
     "fails_its_calls",
     "judge_health",
+    "parse_record",
     "read_health",
 ]
 
@@ -68,12 +69,13 @@ class HealthRecord(BaseModel):
         target: The program or the address that the worker connects to, masked; without credentials.
         is_busy: It ran calls and did not list its tools meanwhile, like a server that does one thing at a time.
         is_restarting: Its process was lost and is being started again: it is not healthy, but there is no alert yet.
+        is_idle: It starts on demand and does not run, because nobody needs it now: it is healthy.
         longer_attempt_s: The program of a server took too long to start, as one does that is downloaded first, and the
             next attempt may take so many seconds; None otherwise.
         latency_s: Seconds that the check took in the worker; None when a recent answer to a call made it unnecessary.
         queue_wait_s: Seconds that the check waited in its queue while the worker that took it was taking messages, by
             the clock of Redis; None for a worker's own checks.
-        tool_count: How many tools the server lists; None when it did not answer.
+        tool_count: How many tools the server lists, or listed before it was idle; None when it did not answer.
         checked_at: When the server last answered, or last failed to: seconds since the epoch, by the clock of Redis.
         since: Since when it is healthy, or not healthy, for this worker; by the same clock.
         recent_calls: Calls of the last minutes that this worker sent to it, at most 20.
@@ -83,13 +85,19 @@ class HealthRecord(BaseModel):
         protocol: Version of MCP that the session speaks; None without a session.
         era: `handshake` for versions before 2026-07-28, `2026` for later ones; None without a session.
         server_info: Name and version that the server reports; None without a session.
-        capabilities: What the server says that it offers, by MCP's names: `tools`, `resources`, `resources.subscribe`
-            and so on; None without a session.
-        sessions_opened: How many shared sessions this worker has had; all but the first replaced one.
+        sessions_opened: How many shared sessions this worker has had. All but the first replaced one, or began after an
+            idle time.
         is_held: An operator has disconnected the server.
         max_concurrency: How many of the server's calls this worker runs at once.
         configuration: Version of the configuration that this worker has, policy included.
         configuration_error: Why it has not taken the one that was saved since; None if it has.
+        state: Of the worker's shared session: `connected`, `connecting`, `reconnecting`, `idle`, `error` or
+            `disconnected`.
+        connected_since: When that session was opened, by the clock of Redis; None without one.
+        capabilities: What the server offers, in MCP's words: `tools`, `tools.listChanged`, `resources` …
+        last_error: Why the last attempt that failed to open a session did so, also when there is one again; masked.
+        in_flight: Its calls that run in this worker.
+        sessions_replaced: How many of the shared sessions replaced one that was lost.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -102,6 +110,7 @@ class HealthRecord(BaseModel):
     target: str | None = None
     is_busy: bool = False
     is_restarting: bool = False
+    is_idle: bool = False
     longer_attempt_s: float | None = None
     latency_s: float | None = None
     queue_wait_s: float | None = None
@@ -115,12 +124,17 @@ class HealthRecord(BaseModel):
     protocol: str | None = None
     era: str | None = None
     server_info: str | None = None
-    capabilities: tuple[str, ...] | None = Field(default=None, exclude_if=lambda found: found is None)
     sessions_opened: int = 0
     is_held: bool = False
     max_concurrency: int | None = None
     configuration: str | None = None
     configuration_error: str | None = None
+    state: str | None = None
+    connected_since: float | None = None
+    capabilities: tuple[str, ...] = ()
+    last_error: str | None = None
+    in_flight: int = 0
+    sessions_replaced: int = 0
 
 
 class ServerHealth(BaseModel):
@@ -133,6 +147,7 @@ class ServerHealth(BaseModel):
         since: When a worker's verdict last changed, by the same clock.
         recent_calls: Calls of the last minutes, over all workers, at most 20 each.
         failed_calls: How many of them had no result, or an error.
+        is_idle: It starts on demand, and runs nowhere, because nobody needs it now.
         check: The record of the last check that came through the queue.
         workers: The record of each worker, by its name.
         skipped: What could not be read in Redis, a phrase each.
@@ -151,6 +166,7 @@ class ServerHealth(BaseModel):
     tool_count: int | None = None
     recent_calls: int = 0
     failed_calls: int = 0
+    is_idle: bool = False
     check: HealthRecord | None = None
     workers: dict[str, HealthRecord] = Field(default_factory=dict[str, HealthRecord])
     skipped: tuple[str, ...] = ()
@@ -198,12 +214,12 @@ def read_health(redis: Any, servers: Iterable[str]) -> dict[str, ServerHealth]:
     for position, (name, check) in enumerate(zip(names, checks, strict=True)):
         skipped = list(unlisted)
         own = (
-            _parse_record(b"" if each is None else each[position], name, f"the record of worker {worker}", skipped)
+            parse_record(b"" if each is None else each[position], name, f"the record of worker {worker}", skipped)
             for worker, each in zip(workers, reports, strict=True)
         )
         found[name] = judge_health(
             name,
-            _parse_record(check, name, "the record of the last check", skipped),
+            parse_record(check, name, "the record of the last check", skipped),
             [record for record in own if record is not None],
             now,
             skipped,
@@ -248,6 +264,7 @@ def judge_health(
         tool_count=_first(newest and newest.tool_count, *(report.tool_count for report in workers.values())),
         recent_calls=recent,
         failed_calls=failed,
+        is_idle=bool(workers) and all(report.is_idle for report in workers.values()),
         check=check,
         workers=workers,
         skipped=tuple(skipped),
@@ -283,7 +300,8 @@ def _first(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-def _parse_record(text: bytes | str | None, server: str, what: str, skipped: list[str]) -> HealthRecord | None:
+def parse_record(text: bytes | str | None, server: str, what: str, skipped: list[str]) -> HealthRecord | None:
+    """A stored record; None if there is none, or if it cannot be read, which `skipped` then says of `what`."""
     if text is None:
         return None
     with suppress(ValidationError):

@@ -5,8 +5,8 @@ Owns the names of the numbers, which are the same in memory and in Redis, and wh
 sums of microseconds, so that they can be added up exactly:
 
     calls:OUTCOME                 calls with this outcome
+    cached                        calls that were answered without asking the server, from the cache of answers
     retries                       how often calls were sent again
-    cached                        calls that were answered from the cache of resources
     code:CODE                     calls with this error code
     denied:KIND                   calls that a rule of this kind in the policy denied
     limited:PLACE                 calls that were over the limit at this place of the policy; per server, not per tool
@@ -76,8 +76,8 @@ _NAMES = frozenset(
         *(f"{_DENIED}{kind}" for kind in RuleKind),
         LONGEST,
         *(f"{time}:{bucket}" for time in ("took", "waited") for bucket in (*BUCKET_NAMES, "us")),
-        "retries",
         "cached",
+        "retries",
         "recreations",
         "suspensions",
         "pauses",
@@ -174,6 +174,16 @@ def _lower_bound(position: int) -> float:
     return BUCKETS_S[position - 1] if position else 0.0
 
 
+class _Number:
+    """The number that has the name of the attribute."""
+
+    def __set_name__(self, _: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, metrics: "ToolMetrics", _: type) -> int:
+        return metrics.numbers.get(self._name, 0)
+
+
 @dataclass
 class ToolMetrics:
     """The numbers of one tool, or with `NO_TOOL` those of the server.
@@ -212,41 +222,15 @@ class ToolMetrics:
         found = {name: count for name, count in self.numbers.items() if name.startswith(_LIMITED)}
         return {name.removeprefix(_LIMITED): count for name, count in sorted(found.items())}
 
-    @property
-    def pauses(self) -> int:
-        return self.numbers.get("pauses", 0)
-
-    @property
-    def retries(self) -> int:
-        return self.numbers.get("retries", 0)
-
-    @property
-    def cached(self) -> int:
-        return self.numbers.get("cached", 0)
-
-    @property
-    def recreations(self) -> int:
-        return self.numbers.get("recreations", 0)
-
-    @property
-    def connection_attempts(self) -> int:
-        return self.numbers.get("connection_attempts", 0)
-
-    @property
-    def connections(self) -> int:
-        return self.numbers.get("connections", 0)
-
-    @property
-    def suspensions(self) -> int:
-        return self.numbers.get("suspensions", 0)
-
-    @property
-    def unaudited(self) -> int:
-        return self.numbers.get("unaudited", 0)
-
-    @property
-    def ignored_events(self) -> int:
-        return self.numbers.get("ignored_events", 0)
+    cached = _Number()
+    pauses = _Number()
+    retries = _Number()
+    recreations = _Number()
+    connection_attempts = _Number()
+    connections = _Number()
+    suspensions = _Number()
+    unaudited = _Number()
+    ignored_events = _Number()
 
     @property
     def duration(self) -> Distribution:

@@ -37,7 +37,8 @@ def build_metric_families(metrics: Iterable[ToolMetrics]) -> list[Metric]:
     sent = "From the start of a call in the worker until its answer was ready; only calls that were sent."
     calls = _counter("tarsy_calls", outcomes, labels=(*_LABELS, "outcome"))
     retries = _counter("tarsy_call_retries", "How often calls were sent again.")
-    cached = _counter("tarsy_calls_cached", "Calls that were answered from the cache of resources.")
+    kept = "Calls that were answered without asking the server, from the cache of answers."
+    cached = _counter("tarsy_calls_cached", kept)
     duration = _histogram("tarsy_call_duration_seconds", sent)
     wait = _histogram("tarsy_call_queue_wait_seconds", "From publishing a call until a worker started it.")
     running = _gauge("tarsy_calls_in_flight", "Calls that are running.")
@@ -82,8 +83,7 @@ def build_metric_families(metrics: Iterable[ToolMetrics]) -> list[Metric]:
         running.add_metric(labels, each.in_flight)
         if each.calls:
             retries.add_metric(labels, each.retries)
-            if each.cached:
-                cached.add_metric(labels, each.cached)
+            cached.add_metric(labels, each.cached)
             _add_distribution(duration, labels, each.duration)
             _add_distribution(wait, labels, each.queue_wait)
         if each.moving_average_s is not None:
@@ -94,8 +94,8 @@ def build_metric_families(metrics: Iterable[ToolMetrics]) -> list[Metric]:
             refusing.add_metric(labels, each.tool_error_rate)
         if each.last_error is not None:
             error.add_metric([*labels, each.last_error.code], each.last_error.at)
-    counters = [calls, codes, denied, limited, retries, recreations, attempts, connections, suspensions, pauses]
-    return [*counters, cached, unaudited, ignored, duration, wait, running, average, failing, refusing, error]
+    counters = [calls, codes, denied, limited, cached, retries, recreations, attempts, connections, suspensions, pauses]
+    return [*counters, unaudited, ignored, duration, wait, running, average, failing, refusing, error]
 
 
 def build_health_families(health: Mapping[str, ServerHealth]) -> list[Metric]:

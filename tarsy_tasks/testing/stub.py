@@ -11,10 +11,13 @@ from concurrent.futures import Future
 from tarsy_tasks.agent import results
 from tarsy_tasks.agent.advice import Adviser, Permission
 from tarsy_tasks.agent.async_executor import AsyncToolExecutor
+from tarsy_tasks.agent.background import run_in_background
 from tarsy_tasks.agent.dispatcher import CallDispatcher
 from tarsy_tasks.agent.event_stream import CallEvents
 from tarsy_tasks.agent.executor import BaseExecutor, ToolExecutor
 from tarsy_tasks.agent.listing import ToolLister
+from tarsy_tasks.agent.search_calls import SearchCalls
+from tarsy_tasks.agent.search_tools import is_search_call
 from tarsy_tasks.agent.submitted import SubmittedCall, encode_arguments
 from tarsy_tasks.agent.tool_list import ToolList
 from tarsy_tasks.arguments import read_arguments
@@ -22,6 +25,7 @@ from tarsy_tasks.errors import ArgumentsError, BrokerUnavailable, CallError, Too
 from tarsy_tasks.models import ToolCall, ToolDefinition, ToolResult
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.testing.canned import CODES, UNANSWERED, Answer, RecordedCall, as_text, pick
+from tarsy_tasks.testing.stub_servers import StubEventFeed, StubStatuses
 from tarsy_tasks.tool_names import resolve_tool_name
 
 __all__ = ["AsyncStubToolExecutor", "StubToolExecutor"]
@@ -51,10 +55,14 @@ class _Stub(BaseExecutor):
                 defined[name] = _define(name)
         self.calls: list[RecordedCall] = []
         # Not those of the base class: they read a configuration and reach Redis.
-        self._dispatcher = _StubDispatcher(answers, defined, timeout_s, self.calls)
         listed = ToolList(defined.values(), failed_servers or {}, instructions or {})
         self._lister = _StubLister(listed)
         self._adviser = _StubAdviser(listed)
+        self._statuses = StubStatuses(listed, self._adviser)
+        self._events = StubEventFeed()
+        self._offers_reading = False
+        searches = SearchCalls(self._lister, self._adviser)
+        self._dispatcher = _StubDispatcher(answers, defined, timeout_s, self.calls, searches)
 
 
 class StubToolExecutor(_Stub, ToolExecutor):
@@ -128,10 +136,11 @@ class _StubDispatcher(CallDispatcher):
         tools: Mapping[str, ToolDefinition],
         timeout_s: float,
         calls: list[RecordedCall],
+        search_calls: SearchCalls,
     ) -> None:
         if not 0 < timeout_s < float("inf"):
             raise ValueError(f"timeout_s must be a positive number of seconds, not {timeout_s!r}")
-        self.timeout_s = timeout_s
+        self.timeout_s, self.search_calls = timeout_s, search_calls
         self._answers, self._tools, self._calls = dict(answers), tools, calls
         self._catalogue: dict[str, set[str]] = {}
         for tool in tools.values():
@@ -147,7 +156,7 @@ class _StubDispatcher(CallDispatcher):
                 call.sent = Future()
             call.events = events
             try:
-                answer = self._answer(call)
+                answer = self._search(call) or self._answer(call)
             except ArgumentsError as error:
                 self._end(call, _result(call.call, error).model_copy(update={"repairs": error.repairs}))
             except CallError as error:
@@ -175,6 +184,17 @@ class _StubDispatcher(CallDispatcher):
     def _end(self, call: SubmittedCall, answer: ToolResult) -> None:
         facts = {"server": call.server, "tool": call.tool, "task_id": call.id, "answered_at": time.time()}
         call.end(answer.model_copy(update={"call_id": call.call.id, "name": call.call.name, **facts}))
+
+    def _search(self, submitted: SubmittedCall) -> ToolResult | None:
+        """The answer to a search. A call of `call_tool` becomes the call that it asks for."""
+        if not is_search_call(submitted.call.name):
+            return None
+        read = run_in_background(self.search_calls.read(submitted.call)).result()
+        if isinstance(read, ToolResult):
+            submitted.tool = read.tool
+            return read
+        submitted.call = read
+        return None
 
     def _answer(self, submitted: SubmittedCall) -> ToolResult | None:
         """The answer; None if there is none. Raises `CallError`, or what the test has raised."""

@@ -11,25 +11,38 @@ from tests.processes import DEMO_SERVER, wait_until
 
 GRACE_S = 2
 TAKEN_S = 20.0
-"""A bound for a busy machine. A worker looks once a second; its report may wait for a check of a server that starts."""
+"""A bound for a busy machine. A worker looks once a second, and a file has to stay the same for a second."""
 DESK = {"desk": DEMO_SERVER}
 
 
 class Deployment:
-    """Workers on one configuration file."""
+    """Workers on one configuration file.
+
+    Args:
+        of_workers: Settings of Celery for each worker, as the content of a file.
+        arguments: What each worker's command line has besides.
+        servers: What is configured at first.
+    """
 
     def __init__(
-        self, start_worker: StartWorker, directory: Path, client: Any, of_workers: Sequence[str] = ("", "")
+        self,
+        start_worker: StartWorker,
+        directory: Path,
+        client: Any,
+        of_workers: Sequence[str] = ("", ""),
+        arguments: Sequence[list[str]] | None = None,
+        servers: dict[str, Any] = DESK,
     ) -> None:
         self.path = directory / "mcp.json"
         self.directory = directory
         self.client = client
         self.saved: dict[str, Any] = {}
         self.more: dict[str, Any] = {}
-        self.save(DESK)
+        self.save(servers)
         environment = {"TARSY_MCP_CONFIG": str(self.path), "TARSY_SHUTDOWN_GRACE_S": str(GRACE_S)}
         self.workers = [
-            start_worker(DESK, environment=environment, wait=False, settings=settings) for settings in of_workers
+            start_worker(DESK, environment=environment, wait=False, settings=settings, arguments=more)
+            for settings, more in zip(of_workers, arguments or [[]] * len(of_workers), strict=True)
         ]
         for worker in self.workers:
             worker.wait_until_ready()

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from tarsy_tasks import Outcome, ToolCall, ToolExecutor
-from tarsy_tasks.agent.executor import PendingCall
+from tarsy_tasks.agent.pending_call import PendingCall
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.task_names import CHECK_SERVER
 from tarsy_tasks.celery_app import agent_app

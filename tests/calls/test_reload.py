@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,14 @@ def test_a_changed_server_gets_a_new_session_beside_the_old(deployment: Deployme
     assert old.runs() == {f"r{n}": 1 for n in range(8)} | ({"later": 1} if old.runs()["later"] else {})
 
 
+def test_a_cache_of_answers_is_used_once_it_is_configured(deployment: Deployment, tmp_path: Path) -> None:
+    server = witness(Ledger(tmp_path / "kept"))
+    deployment.serve({**DESK, "kept": server})
+    deployment.serve({**DESK, "kept": {**server, "cache": {"tools": {"look": 60}}}})
+    with ToolExecutor(timeout_s=20) as tools:
+        wait_until(lambda: call(tools, "kept.look", key="a").cached, "answers are kept")
+
+
 def test_an_unchanged_server_is_not_touched(deployment: Deployment, tmp_path: Path) -> None:
     kept = Ledger(tmp_path / "kept")
     servers = {**DESK, "books": witness(kept)}
@@ -100,6 +109,50 @@ def test_calls_that_wait_for_a_removed_server_are_answered(deployment: Deploymen
     wait_until(lambda: not deployment.client.zcard(keys.serving_key("gone")), "no worker announces it")
     for worker in deployment.workers:
         wait_until(lambda each=worker: not each.find_children(str(ledger.path)), "its process has ended")
+
+
+def test_calls_that_wait_for_its_start_are_answered(deployment: Deployment) -> None:
+    slow = {"command": sys.executable, "args": ["-c", "import time; time.sleep(600)"]}
+    deployment.serve({**DESK, "slow": slow})
+    with ToolExecutor(timeout_s=60) as tools:
+        calls = [tools.submit(ToolCall(name="slow.look", arguments={"key": f"{n}"})) for n in range(4)]
+        name = keys.queue("slow")
+        wait_until(lambda: not deployment.client.llen(name), "workers have them")
+        deployment.save(DESK)
+        assert {each.result(20).error_code for each in calls} == {ErrorCode.SERVER_REMOVED}
+
+
+def test_a_renamed_server_is_another_one(deployment: Deployment, tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "named")
+    deployment.serve({**DESK, "old": witness(ledger)})
+    deployment.wait_for(lambda record: record.healthy, "old")
+    with ToolExecutor(timeout_s=30) as tools, ToolExecutor(["old"], timeout_s=30) as behind:
+        running = tools.submit(ToolCall(name="old.add", arguments={"key": "running", "wait_s": 1}))
+        wait_until(lambda: ledger.lines("run"), "it runs")
+        deployment.serve({**DESK, "new": witness(ledger)})
+        assert call(tools, "new.look", key="renamed").outcome is Outcome.OK
+        assert running.result().outcome is Outcome.OK, "it ends within the grace"
+        wait_until(lambda: not deployment.records("old"), "the old name is gone")
+        unknown = call(tools, "old.look", key="late")
+        assert unknown.error_code is ErrorCode.UNKNOWN_SERVER
+        assert "new" in unknown.content
+        assert call(behind, "old.look", key="late").error_code is ErrorCode.SERVER_REMOVED
+    assert ledger.runs() == {"running": 1, "renamed": 1}
+
+
+def test_two_servers_that_swap_their_names_are_told_apart(deployment: Deployment, tmp_path: Path) -> None:
+    first, second = Ledger(tmp_path / "first"), Ledger(tmp_path / "second")
+    deployment.serve({**DESK, "a": witness(first), "b": witness(second)})
+    deployment.wait_for(lambda record: record.healthy, "b")
+    with ToolExecutor(timeout_s=30) as tools:
+        assert call(tools, "a.look", key="before").outcome is Outcome.OK
+        deployment.serve({**DESK, "a": witness(second), "b": witness(first)})
+        wait_until(lambda: all("changed configuration" in worker.log for worker in deployment.workers), "swapped")
+        starts = 2 * len(deployment.workers)
+        wait_until(lambda: first.starts == second.starts == starts, "all sessions are new")
+        wait_until(lambda: call(tools, "a.look", key="after") and second.runs()["after"], "calls go to the new one")
+        assert call(tools, "b.look", key="other").outcome is Outcome.OK
+    assert first.runs()["other"] + second.runs()["other"] == 1
 
 
 def test_a_server_that_comes_back_in_time_is_kept(deployment: Deployment, tmp_path: Path) -> None:

@@ -38,6 +38,10 @@ def now() -> str:
         raise ToolError("no hand moves")
     return "noon"
 
+@server.tool(annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False))
+def get_env() -> str:
+    raise SystemExit("a tool was called that may disclose a secret")
+
 @server.tool()
 def strike() -> str:
     raise SystemExit("a tool was called that is not harmless")
@@ -100,8 +104,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 def test_each_server_has_a_line_that_says_whether_it_works(stack: Stack) -> None:
-    assert re.search(r"^clock   works  2 tools; clock\.now answered in \d+ ms$", stack.log, re.MULTILINE)
-    assert re.search(r"^alarm   works  2 tools; alarm\.now: .*no hand moves", stack.log, re.MULTILINE)
+    assert re.search(r"^clock   works  3 tools; clock\.now answered in \d+ ms$", stack.log, re.MULTILINE)
+    assert re.search(r"^alarm   works  3 tools; alarm\.now: .*no hand moves", stack.log, re.MULTILINE)
     assert re.search(r"^desk    works  5 tools$", stack.log, re.MULTILINE)
     assert re.search(r"^broken  fails  .*nothing-here", stack.log, re.MULTILINE)
     assert len(stack.log.splitlines()) < 20, "what the processes log is not in it"
@@ -217,7 +221,7 @@ def test_a_redis_that_cannot_be_used_is_one_line(tmp_path: Path, url: str, code:
     [
         ("tarsy-tasks tools list d", ["desk"]),
         ("tarsy-tasks health c", ["clock"]),
-        ("tarsy-tasks call clock.", ["clock.now", "clock.strike"]),
+        ("tarsy-tasks call clock.", ["clock.get_env", "clock.now", "clock.strike"]),
         ("tarsy-tasks he", ["health"]),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.catalogue import approve_tools, read_catalogue
-from tarsy_tasks.models import ToolDefinition, ToolListing
+from tarsy_tasks.models import LargeResult, ToolDefinition, ToolListing
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.telemetry.audit import AuditEntry, Step, StepName
 from tarsy_tasks.telemetry.health_records import RECORD_TTL_S
@@ -19,7 +19,15 @@ from tarsy_tasks.worker.reporting.alerts import Alert
 from tarsy_tasks.worker.reporting.tool_changes import record_listing
 from tests.dashboard.records import WORKERS
 
-__all__ = ["change_tools", "write_alerts", "write_dead_letter", "write_lines", "write_redelivered", "write_running"]
+__all__ = [
+    "change_tools",
+    "write_alerts",
+    "write_cut",
+    "write_dead_letter",
+    "write_lines",
+    "write_redelivered",
+    "write_running",
+]
 
 _TTL_S = 3600
 
@@ -49,6 +57,14 @@ def write_dead_letter(redis: Any, task_id: str, entry: AuditEntry | None) -> Non
         update = {"at": now, "task_id": task_id, "error_code": ErrorCode.SET_ASIDE, "outcome": Outcome.UNKNOWN}
         redis.xadd(keys.AUDIT, {keys.AUDIT_FIELD: entry.model_copy(update=update).encode()})
         redis.expire(keys.AUDIT, _TTL_S)
+
+
+def write_cut(redis: Any, task_id: str, entry: AuditEntry, *, is_kept: bool) -> None:
+    """A call whose result was too long for its model, and was kept whole or not."""
+    sizes = {"content_chars": 812_345, "structured_chars": 70_000, "kept_bytes": 20_480 if is_kept else 0}
+    large = LargeResult(handle=task_id if is_kept else "", **sizes)
+    update = {"at": redis.time()[0], "task_id": task_id, "large": large}
+    redis.xadd(keys.AUDIT, {keys.AUDIT_FIELD: entry.model_copy(update=update).encode()})
 
 
 def write_redelivered(redis: Any, task_id: str, entry: AuditEntry, worker: str = WORKERS[0]) -> None:

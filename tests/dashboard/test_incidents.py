@@ -13,6 +13,7 @@ from tests.dashboard.conftest import StartFlower, wait_on, wait_until_loaded
 from tests.dashboard.incidents import (
     change_tools,
     write_alerts,
+    write_cut,
     write_dead_letter,
     write_lines,
     write_redelivered,
@@ -25,6 +26,8 @@ OpenPage = Callable[..., Page]
 RUNNING = "9d0f1d3c-0000-4000-8000-000000000001"
 DEAD = "9d0f1d3c-0000-4000-8000-000000000002"
 REDELIVERED = "9d0f1d3c-0000-4000-8000-000000000003"
+CUT = {True: "9d0f1d3c-0000-4000-8000-000000000004", False: "9d0f1d3c-0000-4000-8000-000000000005"}
+"""By whether the whole result was kept."""
 REASON = "MCP server `k8s` is not available: it exited with code 1. <b>Last output</b>: 'no module express'."
 FLEET = [
     FleetServer("desk", tools=4, calls=12, refusing=0.5),
@@ -33,7 +36,13 @@ FLEET = [
 ]
 PATHS = [
     *("/mcp", "/mcp/servers/k8s", "/mcp/servers/desk", "/mcp/calls?outcome=not_ok", f"/mcp/calls/{FIRST_CALL}"),
-    *(f"/mcp/calls/{REDELIVERED}", f"/mcp/calls/{RUNNING}", "/mcp/alerts", "/mcp/dead-letters"),
+    *(
+        f"/mcp/calls/{CUT[True]}",
+        f"/mcp/calls/{REDELIVERED}",
+        f"/mcp/calls/{RUNNING}",
+        "/mcp/alerts",
+        "/mcp/dead-letters",
+    ),
 ]
 CONTRASTS = (Path(__file__).parent / "contrast.js").read_text()
 
@@ -47,6 +56,8 @@ def digest(redis_url: str) -> Iterator[str]:
         write_alerts(client, "k8s", ["unhealthy", "healthy", "unhealthy"], "<b>no module express</b>")
         write_dead_letter(client, DEAD, first)
         write_redelivered(client, REDELIVERED, first, "worker@<b>lost</b>")
+        for is_kept, task_id in CUT.items():
+            write_cut(client, task_id, first, is_kept=is_kept)
         write_lines(client, "k8s", ["starting <b>soon</b>", "Error: no module express"])
         yield change_tools(client, "desk")
         client.flushall()
@@ -99,6 +110,19 @@ def test_a_server_shows_codes_cause_command_and_remedy(flower: Flower, open_page
     page.locator(".mcp-numbers", has_text="CALL_TIMEOUT").get_by_role("link", name="CALL_TIMEOUT").click()
     page.wait_for_url("**error_code=CALL_TIMEOUT**")
     assert set(page.locator(".mcp-calls .mcp-code").all_inner_texts()) == {"CALL_TIMEOUT"}
+
+
+def test_a_call_shows_what_its_model_did_not_get(flower: Flower, open_page: OpenPage) -> None:
+    shown: dict[bool, str] = {}
+    for is_kept, task_id in CUT.items():
+        page = open_page(f"{flower.url}/mcp/calls/{task_id}")
+        shown[is_kept] = page.locator(".detail-row", has_text="Whole result").inner_text()
+        assert "812\u202f345 characters of text, 70\u202f000 of the structured value" in shown[is_kept]
+    assert f"20 KiB kept under {CUT[True]}" in shown[True]
+    assert "The rest was not kept." in shown[False]
+    page.goto(f"{flower.url}/mcp/calls/{REDELIVERED}")
+    page.locator(".detail-row", has_text="Result size").wait_for()
+    assert not page.locator(".detail-row", has_text="Whole result").count()
 
 
 def test_who_sent_a_call_and_its_priority_are_shown(flower: Flower, open_page: OpenPage) -> None:

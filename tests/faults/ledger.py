@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tarsy_tasks import Outcome, ToolCall, ToolExecutor, ToolResult
-from tarsy_tasks.agent.executor import PendingCall
+from tarsy_tasks.agent.pending_call import PendingCall
 from tests.processes import wait_until
 from tests.servers import witness_stdio
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult
-from tarsy_tasks.agent.executor import PendingCall
+from tarsy_tasks.agent.pending_call import PendingCall
 from tests.conftest import StartWorker
 from tests.faults.closing_proxy import ClosingProxy
 from tests.faults.ledger import Ledger, witness

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor
-from tarsy_tasks.agent.executor import PendingCall
+from tarsy_tasks.agent.pending_call import PendingCall
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
 from tests.processes import Worker, wait_until

@@ -11,7 +11,7 @@ import redis
 from celery import Celery
 
 from tarsy_tasks import AsyncToolExecutor, Outcome, ToolCall, ToolExecutor, ToolResult
-from tarsy_tasks.agent.executor import PendingCall
+from tarsy_tasks.agent.pending_call import PendingCall
 from tests.plants import find_leaks, plant, read_keys
 from tests.processes import Worker
 from tests.redis_users import as_user, password_of

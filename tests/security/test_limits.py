@@ -1,11 +1,9 @@
 """Limits in four workers, against agents who each have a user of Redis and nothing else to get around them."""
 
 import json
-import os
-import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -15,19 +13,17 @@ import redis
 
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult, tool_signature
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.acl import AgentUser
-from tarsy_tasks.celery_app import TarsyApp, build_app
+from tarsy_tasks.celery_app import TarsyApp
 from tarsy_tasks.telemetry.audit import AuditEntry, AuditFilter, StepName, read_audit
 from tarsy_tasks.telemetry.limits import read_reports, read_use
 from tarsy_tasks.telemetry.metrics import read_metrics
 from tests.cli.commands import run_command
-from tests.processes import DEMO_SERVER, Flower, Worker, environment_of, wait_until
+from tests.processes import DEMO_SERVER, Flower, Worker, wait_until
 from tests.redis_users import url_of
+from tests.security.fleet import agents_apps, agents_valkey, start_fleet, stopped
 from tests.valkey import Valkey
 
-AGENTS = ("sre", "dev", "ops")
 LEASE_S = 2
-WORKERS = 4
 POLICY: dict[str, Any] = {
     "limits": [
         {"agents": ["sre"], "tools": ["desk.echo"], "rate": "3/day", "burst": 3, "each": ["agent"]},
@@ -44,46 +40,22 @@ HELLO = {"text": "hello"}
 
 @pytest.fixture(scope="module")
 def valkey() -> Iterator[Valkey]:
-    with Valkey(agents=tuple(AgentUser(name, ("desk", "vault")) for name in AGENTS)) as valkey:
+    with agents_valkey() as valkey:
         yield valkey
 
 
 @pytest.fixture(scope="module")
 def workers(valkey: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Worker]]:
-    path: Path = tmp_path_factory.mktemp("policy") / "policy.json"
-    path.write_text(json.dumps(POLICY))
     settings = f"broker_transport_options = {{'visibility_timeout': {LEASE_S}}}\n"
-    with ExitStack() as stack:
-        started = [
-            stack.enter_context(
-                Worker(
-                    tmp_path_factory.mktemp("worker"),
-                    {"desk": DEMO_SERVER, "vault": DEMO_SERVER},
-                    url_of(valkey.port),
-                    environment={"TARSY_POLICY": str(path)},
-                    settings=settings,
-                    name=f"w{n}",
-                )
-            )
-            for n in range(WORKERS)
-        ]
-        for worker in started:
-            worker.wait_until_ready()
-        with environment_of(started[0]):
-            yield started
-        for worker in started:
-            worker.ask_to_stop()
+    with start_fleet(valkey, tmp_path_factory, POLICY, DEMO_SERVER, settings) as workers:
+        yield workers
 
 
 @pytest.fixture(scope="module")
 def apps(workers: list[Worker], valkey: Valkey) -> Iterator[dict[str, TarsyApp]]:
-    """The application of each agent; `agent` is shared, so its calls are anonymous."""
     assert workers
-    urls = {name: url_of(valkey.port, name) for name in (*AGENTS, "agent")}
-    apps = {name: build_app({"broker_url": url, "result_backend": url}) for name, url in urls.items()}
-    yield apps
-    for app in apps.values():
-        app.close()
+    with agents_apps(valkey) as apps:
+        yield apps
 
 
 @pytest.fixture
@@ -200,20 +172,15 @@ def test_no_more_run_at_once_than_may_in_all_workers(apps: dict[str, TarsyApp], 
     assert most <= 2
 
 
-def test_what_a_killed_worker_held_is_free_again(
-    apps: dict[str, TarsyApp], workers: list[Worker], admin: Any, tmp_path: Path
-) -> None:
+def test_what_a_killed_worker_held_is_free_again(apps: dict[str, TarsyApp], workers: list[Worker], admin: Any) -> None:
     with ToolExecutor(timeout_s=60, app=apps["ops"]) as tools:
         held = tools.submit("vault.wait", {"seconds": 2.5})
         running = wait_until(lambda: admin.hget(keys.call_marker(held.id), "owner"), "it runs")
         assert tools.execute("vault.wait", {"seconds": 0}).error_code is ErrorCode.RATE_LIMITED
         owner = next(each for each in workers if running.decode().startswith(f"{instance_of(each)}@"))
-        os.kill(owner.pid, signal.SIGSTOP)  # it renews no lease
-        try:
+        with stopped(owner):
             assert held.result().outcome is Outcome.OK  # another worker has run it
             wait_until(lambda: not tools.execute("vault.wait", {"seconds": 0}).is_error, "another may run")
-        finally:
-            os.kill(owner.pid, signal.SIGCONT)
 
 
 def instance_of(worker: Worker) -> str:

@@ -276,3 +276,25 @@ def test_a_search_finds_only_what_the_agent_may_call(
         assert "desk.quote" in [tool.name for tool in tools.list_tools()]
         assert find(tools)
         assert "desk.quote" not in find(tools)
+
+
+def test_the_two_tools_of_a_search_keep_to_the_policy(apps: dict[str, TarsyApp], admin: Any) -> None:
+    with ToolExecutor(["desk"], timeout_s=60, app=apps["sre"]) as tools:
+        found = tools.execute("search_tools", {"query": "order some item, or its quote", "limit": 20})
+        assert "desk.quote(" in found.content
+        assert "desk.order" not in found.content
+        denied = tools.execute("call_tool", {"name": "desk.order", "arguments": ORDER})
+        assert (denied.error_code, denied.attempts) == (ErrorCode.NOT_PERMITTED, 0)
+        assert (entry_of(admin, denied).server, entry_of(admin, denied).tool) == ("desk", "order")
+        pending = tools.submit("call_tool", {"name": "desk__echo", "arguments": "text: hello"})
+        assert (pending.call.name, pending.result().content) == ("desk__echo", "hello")
+        results = tools.execute_many([("call_tool", {"name": "desk.echo", "arguments": {"text": "bye"}})] * 2)
+        assert [(each.outcome, each.tool) for each in results] == [(Outcome.REJECTED, "echo")] * 2
+
+    async def run() -> list[str]:
+        async with AsyncToolExecutor(["desk"], timeout_s=60, app=apps["sre"]) as tools:
+            found = await tools.execute("functions.search_tools", "the quote for an item")  # lists them first
+            called = await tools.execute("call_tool", {"name": "desk:echo", "text": "hello"})
+            return [found.content.partition("(")[0], called.content]
+
+    assert asyncio.run(run()) == ["desk.quote", "hello"]

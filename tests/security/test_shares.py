@@ -2,12 +2,9 @@
 agents are served, each with a user of its own in Redis. Served calls are counted, not timed."""
 
 import json
-import os
-import signal
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
-from pathlib import Path
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
@@ -16,16 +13,14 @@ import redis
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor
 from tarsy_tasks.agent.submitted import SubmittedCall
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.acl import AgentUser
 from tarsy_tasks.broker.priority_lists import list_of, lists_of
-from tarsy_tasks.celery_app import TarsyApp, build_app
+from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.priorities import PRIORITIES
-from tests.processes import DEMO_SERVER, Worker, environment_of, wait_until
+from tests.processes import DEMO_SERVER, Worker, wait_until
 from tests.redis_users import url_of
+from tests.security.fleet import agents_apps, agents_valkey, start_fleet, stopped
 from tests.valkey import Valkey
 
-AGENTS = ("sre", "dev", "ops")
-WORKERS = 4
 POLICY: dict[str, Any] = {
     "agents": {"sre": {"weight": 3}, "*": {}},
     "limits": [{"tools": ["vault.*"], "rate": "2/day", "burst": 2, "each": ["agent"], "when_over": "wait"}],
@@ -35,47 +30,25 @@ SHORT = {"seconds": 0.05, "steps": 1}
 
 @pytest.fixture(scope="module")
 def valkey() -> Iterator[Valkey]:
-    with Valkey(agents=tuple(AgentUser(name, ("desk", "vault")) for name in AGENTS)) as valkey:
+    with agents_valkey() as valkey:
         yield valkey
 
 
 @pytest.fixture(scope="module")
 def workers(valkey: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Worker]]:
-    path: Path = tmp_path_factory.mktemp("policy") / "policy.json"
-    path.write_text(json.dumps(POLICY))
-    server = {**DEMO_SERVER, "max_concurrency": 1}
-    with ExitStack() as stack:
-        started = [
-            stack.enter_context(
-                Worker(
-                    tmp_path_factory.mktemp("worker"),
-                    {"desk": server, "vault": server},
-                    url_of(valkey.port),
-                    environment={"TARSY_POLICY": str(path)},
-                    name=f"w{n}",
-                )
-            )
-            for n in range(WORKERS)
-        ]
-        for worker in started:
-            worker.wait_until_ready()
-        with environment_of(started[0]):
-            yield started
-        for worker in started:
-            worker.ask_to_stop()
+    with start_fleet(valkey, tmp_path_factory, POLICY, {**DEMO_SERVER, "max_concurrency": 1}) as workers:
+        yield workers
 
 
 @pytest.fixture(scope="module")
 def agents(workers: list[Worker], valkey: Valkey) -> Iterator[dict[str, ToolExecutor]]:
     """The executor of each agent; `agent` is shared, so its calls are anonymous."""
     assert workers
-    with ExitStack() as stack:
-        found: dict[str, ToolExecutor] = {}
-        for name in (*AGENTS, "agent"):
-            url = url_of(valkey.port, name)
-            app: TarsyApp = stack.enter_context(closing(build_app({"broker_url": url, "result_backend": url})))
-            found[name] = stack.enter_context(ToolExecutor(["desk", "vault"], timeout_s=100, app=app))
-        yield found
+    with agents_apps(valkey) as apps, ExitStack() as stack:
+        yield {
+            name: stack.enter_context(ToolExecutor(["desk", "vault"], timeout_s=100, app=app))
+            for name, app in apps.items()
+        }
 
 
 @pytest.fixture
@@ -92,18 +65,6 @@ def traces(client: Any) -> list[Any]:
     """What there is in Redis of agents that have no calls."""
     found = [*client.keys("mcp.*"), *client.keys("tarsy:agents:*"), *client.keys("tarsy:shares:*")]
     return [*found, *client.keys("tarsy:waiting:*"), *client.zrange(keys.QUEUES, 0, -1), *client.hkeys(keys.UNACKED)]
-
-
-@contextmanager
-def stopped(workers: list[Worker]) -> Iterator[None]:
-    """What is sent meanwhile waits when the block ends."""
-    for worker in workers:
-        os.kill(worker.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for worker in workers:
-            os.kill(worker.pid, signal.SIGCONT)
 
 
 def submit(tools: ToolExecutor, count: int, name: str = "desk.wait", **more: Any) -> list[SubmittedCall]:
@@ -127,7 +88,7 @@ def outcomes(calls: list[SubmittedCall]) -> Counter[str]:
 
 def test_a_backlog_is_served_by_weights(workers: list[Worker], agents: dict[str, ToolExecutor], admin: Any) -> None:
     sent = {"sre": 60, "dev": 60}
-    with stopped(workers):
+    with stopped(*workers):
         calls = [call for name, count in sent.items() for call in submit(agents[name], count)]
     queues = [keys.agent_queue("desk", name) for name in sent]
     seen = {(60 - sre, 60 - dev) for sre, dev in watch(admin, queues)}
@@ -141,7 +102,7 @@ def test_three_calls_go_before_thousands(
     workers: list[Worker], agents: dict[str, ToolExecutor], admin: Any, valkey: Valkey
 ) -> None:
     own, count = keys.agent_queue("desk", "ops"), 3000
-    with stopped(workers):
+    with stopped(*workers):
         submit(agents["ops"], 1)
         message = json.loads(admin.lrange(own, 0, 0)[0])
         with closing(redis.Redis.from_url(url_of(valkey.port, "ops"))) as ops, ops.pipeline() as pipeline:
@@ -161,7 +122,7 @@ def test_three_calls_go_before_thousands(
 
 def test_interactive_calls_go_before_batch(workers: list[Worker], agents: dict[str, ToolExecutor], admin: Any) -> None:
     for name, queue in (("sre", keys.agent_queue("desk", "sre")), ("agent", keys.queue("desk"))):
-        with stopped(workers):
+        with stopped(*workers):
             calls = [
                 call for priority in ("batch", "interactive") for call in submit(agents[name], 40, priority=priority)
             ]
@@ -178,7 +139,7 @@ def test_a_limit_that_waits_holds_up_one_agent_only(
     workers: list[Worker], agents: dict[str, ToolExecutor], admin: Any
 ) -> None:
     own = keys.agent_queue("vault", "sre")
-    with stopped(workers):
+    with stopped(*workers):
         calls = {priority: submit(agents["sre"], 3, "vault.wait", priority=priority) for priority in PRIORITIES}
         others = submit(agents["dev"], 2, "vault.wait")
     assert outcomes(others) == {"ok": 2}

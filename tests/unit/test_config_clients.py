@@ -37,9 +37,17 @@ def describe(path: Path) -> str:
     return "\n".join(lines).replace(str(DATA), "DATA").strip()
 
 
-def test_there_are_files_of_at_least_thirteen_clients() -> None:
+NAMED = (
+    *("claude_desktop", "claude_code", "cursor", "vscode", "zed", "windsurf", "cline", "gemini", "codex", "goose"),
+    *("continue", "librechat", "opencode", "tarsy", "seed"),
+)
+"""Clients whose files docs/configuration.md says to work as they are."""
+
+
+def test_the_clients_that_are_named_have_files_here() -> None:
     assert len(FILES) >= 24
     assert {path.name for path in FILES} == EXPECTED.keys()
+    assert [client for client in NAMED if not any(path.name.startswith(client) for path in FILES)] == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

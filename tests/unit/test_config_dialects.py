@@ -69,12 +69,34 @@ def test_a_file_may_have_both_roots(load_text):
         ("librechat.yaml", "{{TOKEN}}", "${TOKEN}"),
         ("gemini/mcp.json", "$TOKEN", "$TOKEN"),
         ("mcp.json", "${{ secrets.TOKEN }}", "${TOKEN}"),
+        ("mcp.json", "${config:a.b-c}", "${CONFIG_A_B_C}"),
+        ("mcp.json", "$${config:a.b}", "$${config:a.b}"),
+        ("mcp.json", "x=$COPILOT_MCP_TOKEN", "x=${COPILOT_MCP_TOKEN}"),
+        ("mcp.json", "$$COPILOT_MCP_TOKEN", "$$COPILOT_MCP_TOKEN"),
     ],
 )
 def test_a_client_is_also_known_by_the_name_of_its_file(load_text, tmp_path, name, text, read):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     data = {"mcpServers": {"a": {"command": "x", "env": {"A": text}}}}
     assert load_text(json.dumps(data), name).servers["a"].env == {"A": read}
+
+
+def test_a_file_that_only_one_client_has_may_have_any_other_keys(load_text, config_problems):
+    text = '{"mcpServers": {"a": {"command": "x"}}, "darkMode": "dark"}'
+    assert list(load_text(text, "claude_desktop_config.json").servers) == ["a"]
+    assert "darkMode: unknown key" in config_problems(text)[0]
+    close = text.replace("darkMode", "interceptor")
+    assert "did you mean `interceptors`?" in config_problems(close, "claude_desktop_config.json")[0]
+
+
+def test_inputs_may_be_beside_any_servers(load_text):
+    data = {"inputs": [{"id": "k", "default": "d"}], "mcpServers": {"a": {"command": "x", "args": ["${input:k}"]}}}
+    assert load_text(json.dumps(data)).servers["a"].args == ["${INPUT_K:-d}"]
+
+
+def test_the_default_of_a_reference_says_the_transport_too(load_text):
+    data = {"mcpServers": {"a": {"url": "${URL:-http://h/sse}"}, "b": {"url": "${URL:-http://h/mcp}"}}}
+    assert [each.transport for each in load_text(json.dumps(data)).servers.values()] == ["sse", "http"]
 
 
 def test_a_client_is_also_known_by_its_schema(load_text):

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,41 @@ def test_of_two_operators_the_second_is_refused(path: Path) -> None:
         second.add_server("a", DESK)
     assert path.read_text() == text
     second.add_server("b", DESK, digest=second.digest())
+
+
+def test_of_many_operators_with_one_digest_only_one_wins(path: Path) -> None:
+    seen = Operator(path).digest()
+
+    def add(number: int) -> str:
+        try:
+            return f"digest {Operator(path).add_server(f's{number}', DESK, digest=seen)}"
+        except ConfigError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(add, range(8)))
+    won = [number for number, answer in enumerate(answers) if answer == f"digest {Operator(path).digest()}"]
+    assert len(won) == 1
+    assert sum("nothing was written" in answer for answer in answers) == len(answers) - 1
+    assert json.loads(path.read_text())["mcpServers"] == {"desk": DESK, f"s{won[0]}": DESK}
+
+
+def test_operators_who_repeat_lose_no_change(path: Path) -> None:
+    def add(number: int) -> set[str]:
+        operator, refused = Operator(path), set[str]()
+        for _ in range(10_000):
+            try:
+                operator.add_server(f"s{number}", DESK)
+                break
+            except ConfigError as error:
+                refused.add(str(error))
+        return refused
+
+    with ThreadPoolExecutor(8) as pool:
+        refused = set[str]().union(*pool.map(add, range(8)))
+    assert all("repeat" in text for text in refused), refused
+    assert json.loads(path.read_text())["mcpServers"] == {"desk": DESK, **{f"s{number}": DESK for number in range(8)}}
+    assert [each.name for each in path.parent.iterdir()] == ["mcp.json"], "nothing is left behind"
 
 
 def test_who_comes_while_another_one_writes_is_refused(path: Path) -> None:

@@ -8,17 +8,17 @@ import pytest
 DATA = Path(__file__).parent.parent / "data" / "config_problems.txt"
 
 KEYS = (
-    "args, auth, bearer_token, bearer_token_file, ca_file, command, cwd, description, disabled, enabled, env, "
-    "env_file, error_budget, headers, headers_file, idempotent_tools, inherit_env, instructions, masking, "
-    "max_concurrency, max_message_bytes, pin, replay, required, resource_cache_s, retry, sandbox, session, timeouts, "
-    "transport, type, url, url_file, variables_file, verify_ssl"
+    "args, auth, bearer_token, bearer_token_file, ca_file, cache, command, cwd, description, disabled, enabled, env, "
+    "env_file, error_budget, headers, headers_file, idempotent_tools, idle_stop_s, inherit_env, instructions, masking, "
+    "max_concurrency, max_message_bytes, pin, replay, required, result_limit, result_limits, retry, "
+    "sandbox, session, start, timeouts, transport, type, url, url_file, variables_file, verify_ssl"
 )
 
 
 NAMES = {
     "SERVER_KEYS": KEYS,
     "TIMEOUT_KEYS": "call_s, connect_s, list_s, progress_extends, progress_limit_s, recreate_s, tools",
-    "TRANSPORTS": "http, local, remote, sse, stdio, streamable-http, streamableHttp, streamable_http",
+    "TRANSPORTS": "http, local, remote, sse, stdio, streamable, streamable-http, streamableHttp, streamable_http",
     "MASKING_NAMES": (
         "all, api_key, aws_access_key, aws_secret_key, base64_secret, base64_short, basic, certificate, "
         "certificate_authority_data, cloud, email, github_token, kubernetes, kubernetes_secret, password, private_key, "

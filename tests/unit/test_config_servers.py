@@ -35,7 +35,6 @@ def test_every_key_of_a_stdio_server_arrives(load_text):
         "required": False,
         "enabled": False,
         "max_message_bytes": 1024,
-        "resource_cache_s": 60,
         "instructions": "use it",
         "timeouts": {"connect_s": 1, "list_s": 2.5, "call_s": 3, "recreate_s": 4, "tools": {"get_*": 5}},
         "session": "per_call",

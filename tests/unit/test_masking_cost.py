@@ -38,7 +38,9 @@ password␣for␣x:⏎ $␣pass␣a/b⏎ ["mysql", {"type":"random_password", AU
 tokens:⏎-␣__MASKED__ password==${
 type="password"␣a="b"␣ secret␣a␣b␣c␣ password=a␣or␣ --password⏎-␣ curl␣-u␣\\⏎
 password:␣a1b2c3d4⏎␣a1b2c3d4⏎ password:␣a1␣b2⏎␣ password:␣!!str␣|⏎␣ password:⏎␣"a␣ password:␣"a␣b⏎␣ password=a1b2c3d4\\⏎
-password=<<E⏎ password=<<E⏎␣a⏎ PASSWORD=$(cat␣<<E⏎a1⏎ +password:␣|⏎+␣a1b2c3d4⏎ password:⏎----⏎a1⏎
+password:⏎-␣|⏎ password:⏎␣-␣|⏎␣␣a1b2⏎ ?␣password⏎:␣a1⏎ ?␣password⏎ password:⏎␣value:␣a1⏎ password:⏎␣value:⏎
+password:{value:a1 password:{value:' password=[value=[ Authorization:␣x⏎␣ Authorization:␣Basic⏎␣a=b,⏎
+Cookie:␣a⏎␣b=c1d2e3f4⏎ password=<<E⏎ password=<<E⏎␣a⏎ PASSWORD=$(cat␣<<E⏎a1⏎ +password:␣|⏎+␣a1b2c3d4⏎ password:⏎----⏎a1⏎
 """
 """With signs for blanks and line breaks."""
 REPEATED = _UNITS.split()
@@ -76,6 +78,19 @@ password:⏎␣"a⏎ ␣a⏎
 password=<<E⏎ ␣⏎E1
 password=a\⏎ a\⏎
 password:␣|⏎ ␣token:␣|⏎
+password:⏎ ␣value:␣|⏎
+password:⏎ ␣-␣|⏎
+password:⏎-␣|⏎ ␣password:⏎␣-␣|⏎
+password:⏎ -␣|⏎⏎
+password:⏎ ␣value:␣a
+password:{ value:{
+password:{ value:'
+password:⏎ ␣'
+?␣password⏎: ␣|⏎
+Authorization:␣Basic⏎ ␣a=
+Authorization:␣Basic⏎ ␣a=b,⏎
+Authorization:⏎ ␣
+Cookie:␣a⏎ ␣b=c⏎
 password:⏎----⏎ a1⏎
 """
 """Where a text begins, and what goes on and on behind."""

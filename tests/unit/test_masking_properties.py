@@ -12,6 +12,8 @@ from tests.unit.masking_corpus import load_cases
 
 masker = build_masker()
 CASES = [case.text for name in ("secrets", "innocents") for case in load_cases(name)]
+CUT_OFF = "<<~TEXT"
+"""In the case whose here-document does not end: what follows belongs to it, up to a limit."""
 NOTICE = "[masked whole"
 
 names = st.sampled_from(["password", "api_key", "note", "data", "kind", "token", "value", "name", "Authorization"])
@@ -54,7 +56,10 @@ def test_json_text_stays_json(value: object, indent: int | None, ensure_ascii: b
     json.loads(masker.mask(text))
 
 
-@given(st.sampled_from(CASES), st.text(alphabet="xy z\n", min_size=1, max_size=30))
+@given(
+    st.sampled_from([text for text in CASES if CUT_OFF not in text]),
+    st.text(alphabet="xy z\n", min_size=1, max_size=30),
+)
 def test_other_paragraphs_do_not_change_the_masking(text: str, other: str) -> None:
     """A blank line apart, for a cut-off document goes on where a text does."""
     masked = masker.mask(f"{text}\n\n...\n\n{other}")

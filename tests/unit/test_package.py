@@ -61,42 +61,7 @@ def test_the_two_halves_never_import_each_other(half: str, other: str) -> None:
             assert not any(name.startswith(f"tarsy_tasks.{other}") for name in names), f"{path.name}:{node.lineno}"
 
 
-def test_the_public_names_are_these() -> None:
-    assert tarsy_tasks.__all__ == [
-        "AsyncPendingCall",
-        "AsyncToolExecutor",
-        "Attachment",
-        "BrokerUnavailable",
-        "CallEvent",
-        "CallLog",
-        "CallProgress",
-        "CallRestarted",
-        "Completion",
-        "ConfigError",
-        "DeadlineMoved",
-        "ErrorCode",
-        "Outcome",
-        "OutcomeError",
-        "PendingCall",
-        "PromptArgument",
-        "PromptDefinition",
-        "PromptMessage",
-        "PromptResult",
-        "ResourceContents",
-        "ResourceDefinition",
-        "ResourceResult",
-        "ResourceTemplate",
-        "ResultTimeout",
-        "TarsyTasksError",
-        "ToolCall",
-        "ToolDefinition",
-        "ToolExecutor",
-        "ToolList",
-        "ToolResult",
-        "app",
-        "mask_text",
-        "tool_signature",
-    ]
+def test_every_public_name_can_be_loaded() -> None:
     assert set(tarsy_tasks.__all__) <= set(dir(tarsy_tasks))
     for name in tarsy_tasks.__all__:
         assert getattr(tarsy_tasks, name) is not None

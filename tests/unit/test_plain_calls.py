@@ -14,7 +14,7 @@ from tarsy_tasks.broker.deliveries import CallState, Delivery
 from tarsy_tasks.broker.messages import read_plain_arguments
 from tarsy_tasks.broker.task_names import CALL_TOOL
 from tarsy_tasks.celery_app import build_app
-from tarsy_tasks.worker.process.plain_calls import why_none_is_plain, why_not_plain
+from tarsy_tasks.worker.process.plain_messages import why_none_is_plain, why_not_plain
 from tarsy_tasks.worker.process.task_signals import find_receivers
 
 ARGUMENTS = ["desk", "echo", "{}", {"v": 1}]

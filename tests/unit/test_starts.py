@@ -15,7 +15,8 @@ from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.telemetry.metrics import NO_TOOL, ToolMetrics
 from tarsy_tasks.telemetry.prometheus import build_metric_families
 from tarsy_tasks.worker.reporting.log_masking import mask_log
-from tarsy_tasks.worker.sessions.connection import ServerConnection, build_connections
+from tarsy_tasks.worker.sessions.connection import ServerConnection
+from tarsy_tasks.worker.sessions.connections import build_connections
 from tarsy_tasks.worker.sessions.opening import SessionContext
 from tests.processes import free_port, listening
 from tests.servers import misbehaving_web, witness_stdio

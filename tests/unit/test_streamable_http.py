@@ -12,7 +12,7 @@ from mcp import MCPError
 from mcp_types import CallToolResult
 
 from tarsy_tasks.config import ServerConfig
-from tarsy_tasks.worker.sessions.connection import build_connections
+from tarsy_tasks.worker.sessions.connections import build_connections
 from tarsy_tasks.worker.sessions.opening import SessionContext
 from tarsy_tasks.worker.sessions.session import Session
 from tests.processes import turns

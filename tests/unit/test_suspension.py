@@ -17,8 +17,11 @@ from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.errors import NoSessionError
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.long_work import LongWork, charged_in_full
-from tarsy_tasks.worker.sessions.connection import ServerConnection, State, build_connections
+from tarsy_tasks.worker.sessions.connection import ServerConnection
+from tarsy_tasks.worker.sessions.connection_state import State
+from tarsy_tasks.worker.sessions.connections import build_connections
 from tarsy_tasks.worker.sessions.opening import SessionContext
+from tarsy_tasks.worker.sessions.session_check import check_connection
 from tarsy_tasks.worker.time_budget import Suspension, TimeBudget
 from tests.processes import turns
 from tests.servers import misbehaving_stdio
@@ -176,7 +179,7 @@ def test_calls_of_a_suspended_server_end_at_once() -> None:
     async def act(connection: ServerConnection) -> None:
         connection.on_change = lambda: changes.append(connection.state)
         await until_suspended(connection)
-        refused = [connection.session_for_call(10), connection.check(5, 5), connection.connected()]
+        refused = [connection.session_for_call(10), check_connection(connection, 5, 5), connection.connected()]
         for each in refused:
             with pytest.raises(NoSessionError) as found:
                 await each

@@ -10,6 +10,8 @@ import pytest
 from mcp import Client
 
 from tarsy_tasks import BrokerUnavailable, ErrorCode, Outcome, ResultTimeout, ToolCall, ToolDefinition, ToolResult
+from tarsy_tasks.errors import ToolNameError
+from tarsy_tasks.server_status import ServerState
 from tarsy_tasks.testing import UNANSWERED, AsyncStubToolExecutor, InTurn, ScriptedServer, StubToolExecutor
 
 PODS = ToolDefinition(
@@ -217,3 +219,17 @@ def test_a_stub_finds_and_permits_the_tools_that_it_has():
         permissions = [tools.can_execute(name) for name in ("k8s__pods_list", "k8s.nodes_list")]
     assert list(map(bool, permissions)) == [True, False]
     assert asyncio.run(find()) == [PODS]
+
+
+def test_a_stub_knows_its_servers() -> None:
+    with StubToolExecutor({"k8s.pods_list": "p1"}, failed_servers={"github": "it is down"}) as tools:
+        tools.on_event(print)()
+        assert {name: status.state for name, status in tools.servers().items()} == {
+            "k8s": ServerState.CONNECTED,
+            "github": ServerState.ERROR,
+        }
+        assert tools.server("github").last_error == "it is down"
+        assert tools.tool_info("k8s__pods_list").tool.name == "k8s.pods_list"
+        assert (tools.is_mcp_tool("k8s.pods_list"), tools.is_mcp_tool("k8s.nodes")) == (True, False)
+        with pytest.raises(ToolNameError, match="`other`"):
+            tools.server("other")

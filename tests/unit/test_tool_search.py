@@ -46,7 +46,7 @@ def public() -> ToolList:
     return list_of(*(ToolDefinition(name=f"{each['server']}.{each['tool']}", **each) for each in found))
 
 
-@pytest.mark.parametrize(("wording", "least"), [("model", 0.95), ("user", 0.70)])
+@pytest.mark.parametrize(("wording", "least"), [("model", 0.95), ("user", 0.80)])
 def test_frozen_queries_find_a_tool_in_the_first_five(public: ToolList, wording: str, least: float) -> None:
     queries: list[dict[str, Any]] = json.loads((DATA / f"{wording}_queries.json").read_text())
     known = {each.name for each in public}
@@ -88,6 +88,49 @@ def test_a_server_that_is_named_comes_first() -> None:
         "jira.search",
         "gitlab.search",
     ]
+
+
+def test_a_server_that_the_query_speaks_of_comes_first() -> None:
+    listed = list_of(
+        tool("notes", "add", "Add a line."),
+        tool("vcs", "add", "Add a file to the index, from a path."),
+        tool("vcs", "commit", "Record the index as a commit."),
+        tool("vcs", "revert", "Revert a commit."),
+    )
+    assert names(listed.search("add")) == ["notes.add", "vcs.add"]
+    found = names(listed.search("add this to my commit"))
+    assert found.index("vcs.add") < found.index("notes.add")
+
+
+def test_a_question_is_answered_by_tools_that_read() -> None:
+    listed = list_of(
+        tool("pipes", "alpha", "It is for valves."),
+        tool("pipes", "beta", "It is for valves.").model_copy(update={"annotations": {"readOnlyHint": True}}),
+        tool("pipes", "gamma", "It is for valves.").model_copy(update={"annotations": {"readOnlyHint": False}}),
+    )
+    assert names(listed.search("the valves"))[0] == "pipes.alpha"
+    assert names(listed.search("Are the valves shut?"))[0] == "pipes.beta"
+
+
+@pytest.mark.parametrize(
+    ("text", "best"),
+    [
+        ("keep an eye on the price", "watch.create_monitor"),
+        ("remember it for 10 minutes", "cache.expire"),
+        ("get the logfile", "box.log_file"),
+        ("open the perm", "box.permissions"),
+        ("the DB", "box.database"),
+    ],
+)
+def test_phrases_and_unknown_words_stand_for_others(text: str, best: str) -> None:
+    listed = list_of(
+        tool("watch", "create_monitor"),
+        tool("cache", "expire"),
+        tool("box", "log_file"),
+        tool("box", "permissions"),
+        tool("box", "database"),
+    )
+    assert names(listed.search(text))[0] == best
 
 
 def test_no_more_than_the_limit_are_found() -> None:

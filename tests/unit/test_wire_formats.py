@@ -96,10 +96,11 @@ AUDIT_ENTRY = (
 )
 HEALTH = (
     '{"v":1,"server":"desk","healthy":false,"error":"It does not answer.","error_code":null,"target":null,'
-    '"is_busy":false,"is_restarting":false,"longer_attempt_s":null,"latency_s":0.5,"queue_wait_s":null,"tool_count":3,"checked_at":1795348584.5,"since":1795348500.0,'
+    '"is_busy":false,"is_restarting":false,"is_idle":false,"longer_attempt_s":null,"latency_s":0.5,"queue_wait_s":null,"tool_count":3,"checked_at":1795348584.5,"since":1795348500.0,'
     '"recent_calls":4,"failed_calls":1,"worker":"w0@host","transport":"stdio","protocol":"2026-07-28","era":"2026",'
     '"server_info":"desk 1.0","sessions_opened":2,"is_held":false,"max_concurrency":8,'
-    '"configuration":"0123456789ab","configuration_error":null}'
+    '"configuration":"0123456789ab","configuration_error":null,'
+    '"state":null,"connected_since":null,"capabilities":[],"last_error":null,"in_flight":0,"sessions_replaced":0}'
 )
 
 
@@ -124,6 +125,7 @@ def test_a_call_is_published_in_this_shape(client: Any, app: Any) -> None:
     for name in ("deadline", "sent_at"):
         assert isinstance(body[0][3][name], float)
         body[0][3][name] = BODY[0][3][name]
+    assert body[0][3].pop("reads_results") is True
     assert body == BODY
     garbage_at = message["headers"]["garbage_at"]
     assert isinstance(garbage_at, float)

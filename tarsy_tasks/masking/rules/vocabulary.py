@@ -113,7 +113,10 @@ PAIR_VALUE_KEYS = _words("""
 """`{"name": "DB_PASSWORD", "value": "x"}`."""
 COLLECTION_KEYS = _words("passwords passphrases secrets credentials tokens apikeys api_keys cookies")
 """`{"passwords": {"root": "x"}}`."""
-NESTED_VALUE_KEYS = PAIR_VALUE_KEYS | _words("plaintext text current const example")
+NESTED_VALUE_KEYS = PAIR_VALUE_KEYS | _words("""
+    plaintext plain_text cleartext clear_text plain raw raw_value rawvalue decrypted decoded text const example
+    current old new before after previous old_value new_value oldvalue newvalue
+""")
 """`{"password": {"value": "x"}}`."""
 
 SCHEMA_VALUE_KEYS = _words("enum examples values anyOf oneOf allOf items")

@@ -44,29 +44,14 @@ class Interceptors:
     Args:
         own: The package's own that come first in their stages.
         users: Those of the users.
-        last: The package's own that come last: what has to happen right before a call is sent. Those of the stage
-            `call` with an attribute `operations` are asked for calls of these only; others pay nothing for them.
+        last: The package's own that come last: what has to happen right before a call is sent.
     """
 
     def __init__(self, own: Iterable[Any], users: Iterable[Interceptor], last: Iterable[Any]) -> None:
         everyone = [*own, *map(UserInterceptor, users), *last]
         self.message, self.call, self.attempt = (
-            tuple(each for each in everyone if each.stage == stage and not hasattr(each, "operations"))
-            for stage in get_args(Stage)
+            tuple(each for each in everyone if each.stage == stage) for stage in get_args(Stage)
         )
-        special = {operation for each in everyone for operation in getattr(each, "operations", ())}
-        self._of_operations = {
-            operation: tuple(
-                each
-                for each in everyone
-                if each.stage == "call" and operation in getattr(each, "operations", {operation})
-            )
-            for operation in special
-        }
-
-    def of_call(self, operation: str) -> Sequence[Step]:
-        """Those of the stage `call`, for calls of an operation."""
-        return self._of_operations.get(operation, self.call)
 
 
 def load_interceptors(names: Sequence[str]) -> list[Interceptor]:

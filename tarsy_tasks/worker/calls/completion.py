@@ -1,6 +1,5 @@
 """The operation "complete an argument", of a prompt or of a resource template."""
 
-from dataclasses import dataclass
 from typing import Self
 
 from mcp_types import CompleteResult, PromptReference, ResourceTemplateReference
@@ -11,6 +10,7 @@ from tarsy_tasks.models import ToolResult
 from tarsy_tasks.prompts import Completion
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.failures import facts_of
+from tarsy_tasks.worker.calls.operation import Received
 from tarsy_tasks.worker.calls.request_arguments import RequestArguments, read_request
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.long_work import ASKED_S
@@ -51,14 +51,6 @@ class _CompleteArguments(RequestArguments):
         return ResourceTemplateReference(type="ref/resource", uri=self.uri_template or "")
 
 
-@dataclass(frozen=True)
-class _Completed:
-    """What a server answered; it can be used."""
-
-    result: CompleteResult
-    is_error: bool = False
-
-
 class CompleteOperation:
     """`completion/complete`."""
 
@@ -71,15 +63,15 @@ class CompleteOperation:
         """Raises `CallError` for arguments that do not say what to complete."""
         read_request(call, _CompleteArguments)
 
-    async def send(self, call: RunningCall, session: Session, timeout_s: float) -> _Completed:
+    async def send(self, call: RunningCall, session: Session, timeout_s: float) -> Received[CompleteResult]:
         """One attempt; raises what the SDK raises."""
         asked = _CompleteArguments.model_validate(call.arguments)
         argument = {"name": asked.argument, "value": asked.value}
-        return _Completed(
+        return Received(
             await session.request(lambda client: client.complete(asked.target, argument, asked.context), timeout_s)
         )
 
-    async def build_result(self, call: RunningCall, found: _Completed) -> ToolResult:
+    async def build_result(self, call: RunningCall, found: Received[CompleteResult]) -> ToolResult:
         """The answer, masked."""
         completed = await call.connection.long_work.run(_build, found.result, call.connection.masker, allowed_s=ASKED_S)
         facts = facts_of(self._context, call.info, call.record, ())

@@ -63,15 +63,20 @@ _NOTICE = "[left out: part of a document that contains secrets]"
 
 
 def build_result(
-    result: CallToolResult, masker: Masker, *, notes: Iterable[str] = (), **facts: Unpack[CallFacts]
+    result: CallToolResult,
+    masker: Masker,
+    *,
+    notes: Iterable[str] = (),
+    limit: int = TEXT_LIMIT,
+    **facts: Unpack[CallFacts],
 ) -> ToolResult:
-    """The answer to a call that the MCP server answered, error or not."""
+    """The answer to a call that the MCP server answered, error or not; `limit` are the characters of text."""
     blocks = result.content
     texts = [*map(_text_of, blocks)]
-    content = _mask_document(texts, masker)
+    content = _mask_document(texts, masker, limit)
     parts = mask_borders(texts, masker) if content is None else [_NOTICE] * len(texts)
     if content is None:
-        content = _mask_and_cut("\n".join(parts), masker)
+        content = _mask_and_cut("\n".join(parts), masker, limit)
     attachments = [
         _with_annotations(_attachment(block, part), block)
         for block, part in zip(blocks, parts, strict=True)
@@ -86,7 +91,7 @@ def build_result(
     return ToolResult(
         content=content or ("The tool failed without saying why." if failed else ""),
         structured=structured,
-        attachments=tuple(_masked(each, masker) for each in _within_limit(attachments)),
+        attachments=tuple(_masked(each, masker, limit) for each in _within_limit(attachments)),
         outcome=Outcome.TOOL_ERROR if failed else Outcome.OK,
         error_code=ErrorCode.TOOL_ERROR if failed else None,
         content_types=tuple(dict.fromkeys(map(_TYPE_OF, blocks))),
@@ -103,8 +108,8 @@ def build_contents(result: ReadResourceResult, masker: Masker, **facts: Unpack[C
         built = build_result(CallToolResult.model_construct(content=[*blocks], is_error=False), masker, **facts)
         return built.model_copy(update={"content_types": tuple(dict.fromkeys(kinds))})
     return ToolResult(
-        content=_mask_and_cut(_text_of(blocks[0]), masker),
-        attachments=(_masked(_attachment(blocks[0]), masker),),
+        content=_mask_and_cut(_text_of(blocks[0]), masker, TEXT_LIMIT),
+        attachments=(_masked(_attachment(blocks[0]), masker, TEXT_LIMIT),),
         content_types=(TEXT,),
         **facts,
     )
@@ -133,19 +138,22 @@ def build_messages(result: GetPromptResult, masker: Masker, **facts: Unpack[Call
     return ToolResult(content=text, structured=structured, content_types=kinds, **facts)
 
 
-def mask_result(found: ToolResult, masker: Masker, **facts: Unpack[CallFacts]) -> ToolResult:
+def mask_result(
+    found: ToolResult, masker: Masker, *, limit: int = TEXT_LIMIT, **facts: Unpack[CallFacts]
+) -> ToolResult:
     """A result that a user's interceptor made, within the limits of all results."""
     structured = _mask_structured(_bounded(found.structured), masker)
     is_left_out = structured is None and found.structured is not None
     code = found.error_code
     return ToolResult(
-        content=_mask_and_cut(found.content, masker) + (_NO_STRUCTURED if is_left_out else ""),
+        content=_mask_and_cut(found.content, masker, limit) + (_NO_STRUCTURED if is_left_out else ""),
         structured=structured,
-        attachments=tuple(_masked(each, masker) for each in _within_limit(found.attachments)),
+        attachments=tuple(_masked(each, masker, limit) for each in _within_limit(found.attachments)),
         outcome=found.outcome,
         error_code=code if code is None or isinstance(code, ErrorCode) else masker.mask(code),
         content_types=tuple(map(masker.mask, found.content_types)),
         notes=_mask_notes(found.notes, masker),
+        cached=found.cached,
         **facts,
     )
 
@@ -154,19 +162,19 @@ def _mask_notes(notes: Iterable[str], masker: Masker) -> tuple[str, ...]:
     return tuple([masker.mask_start(note, _NOTE_CHARS) for note in notes])
 
 
-def _mask_document(texts: Sequence[str], masker: Masker) -> str | None:
+def _mask_document(texts: Sequence[str], masker: Masker, limit: int) -> str | None:
     """The parts as the one text that they are pieces of; None if they are none, or each shows its secrets itself."""
-    if not are_one_document(texts, TEXT_LIMIT):
+    if not are_one_document(texts, limit):
         return None
-    masked = _mask_and_cut("".join(texts), masker)
-    return None if masked == "".join(_mask_and_cut(text, masker) for text in texts) else masked
+    masked = _mask_and_cut("".join(texts), masker, limit)
+    return None if masked == "".join(_mask_and_cut(text, masker, limit) for text in texts) else masked
 
 
-def _mask_and_cut(text: str, masker: Masker) -> str:
+def _mask_and_cut(text: str, masker: Masker, limit: int) -> str:
     length = len(text)
-    if length <= TEXT_LIMIT:
+    if length <= limit:
         return masker.mask(text)
-    text = masker.mask_start(text, TEXT_LIMIT)
+    text = masker.mask_start(text, limit)
     line_end = text.rfind("\n", len(text) - _LONGEST_LINE)
     text = text[: line_end + 1] if line_end >= 0 else text
     shown = f"only the first {len(text)} of {length} characters are shown"
@@ -307,7 +315,7 @@ def _attachment(block: ContentBlock, text: str = "") -> Attachment:
     return Attachment(type=block.type)
 
 
-def _masked(attachment: Attachment, masker: Masker) -> Attachment:
+def _masked(attachment: Attachment, masker: Masker, limit: int) -> Attachment:
     """What of an attachment may leave the worker: its words and text masked, and its data if that is text, too."""
     data = attachment.data and (masker.mask_base64(attachment.data) or None)
     return attachment.model_copy(
@@ -315,7 +323,7 @@ def _masked(attachment: Attachment, masker: Masker) -> Attachment:
             "type": masker.mask(attachment.type),
             "mime_type": attachment.mime_type and masker.mask(attachment.mime_type),
             "uri": attachment.uri and masker.mask(attachment.uri),
-            "text": _WITHHELD if attachment.data and not data else _masked_text(attachment.text, masker),
+            "text": _WITHHELD if attachment.data and not data else _masked_text(attachment.text, masker, limit),
             "data": data,
             "annotations": mask_object(attachment.annotations, masker) if attachment.annotations else {},
             **{field: _described(getattr(attachment, field), masker) for field in ("name", "title", "description")},
@@ -327,8 +335,8 @@ def _described(text: str | None, masker: Masker) -> str | None:
     return text and masker.mask_start(text, _DESCRIPTION_CHARS)
 
 
-def _masked_text(text: str | None, masker: Masker) -> str | None:
-    return text and _mask_and_cut(text, masker)
+def _masked_text(text: str | None, masker: Masker, limit: int) -> str | None:
+    return text and _mask_and_cut(text, masker, limit)
 
 
 def _within_limit(attachments: Iterable[Attachment]) -> Iterable[Attachment]:

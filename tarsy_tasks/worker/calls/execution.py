@@ -14,17 +14,20 @@ from math import inf
 from celery.exceptions import SoftTimeLimitExceeded
 from redis.exceptions import RedisError
 
+from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.large_results import KEPT_CHARS, LargeWrite
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import Answer, Ending, Requeued
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.telemetry.metrics import NO_TOOL
 from tarsy_tasks.worker.calls.chain import Interceptors, run_through
-from tarsy_tasks.worker.calls.content import mask_result
+from tarsy_tasks.worker.calls.content import TEXT_LIMIT, mask_result
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.failures import build_failure, facts_of
 from tarsy_tasks.worker.calls.guard import never_deny_run
 from tarsy_tasks.worker.calls.invocation import Invocation
+from tarsy_tasks.worker.calls.large_results import cut_result
 from tarsy_tasks.worker.calls.operation import Operation
 from tarsy_tasks.worker.calls.running_call import RunningCall, ignore_end
 
@@ -123,8 +126,8 @@ class CallExecution:
                 if call.delivery is not None:
                     call.delivery.wait_s = min(ending.after_s, call.deadline - time.monotonic())
                 await self._unbegin()  # or another worker would wait for this one's answer
-            if isinstance(ending, Answer) and ending.result is not call.built:
-                ending = await self._masked(ending.result)
+            if isinstance(ending, Answer) and (ending.result is not call.built or call.is_large):
+                ending = await self._finished(ending.result)
             if call.feed is not None:
                 await call.feed.finish(keeps_state=isinstance(ending, Requeued))
             if not self._is_over:
@@ -146,7 +149,7 @@ class CallExecution:
 
     async def _prepared(self) -> Ending:
         await self._operation.prepare(self._call)
-        return await run_through(self._interceptors.of_call(self._call.operation), self._call, self._invoke)
+        return await run_through(self._interceptors.call, self._call, self._invoke)
 
     def _invoke(self) -> Awaitable[Ending]:
         return Invocation(self._call, self._operation, self._interceptors.attempt).run()
@@ -162,12 +165,25 @@ class CallExecution:
         self._is_over = True
         self._call.end = ignore_end  # or all of the call would wait for the garbage collector
 
-    async def _masked(self, made: ToolResult) -> Answer:
-        """The answer that an interceptor of a user made. It may be large, so it is masked in a thread."""
+    async def _finished(self, made: ToolResult) -> Answer:
+        """The answer as it leaves the worker, if an interceptor of a user made it, or it may be large: masked in the
+        first case, and cut. That is done in a thread."""
         call, context = self._call, self._context
         facts = facts_of(context, call.info, call.record, call.repairs)
-        mask = partial(mask_result, made, call.connection.masker, **facts)
-        return Answer(await call.connection.long_work.run(mask, allowed_s=inf))
+        limit = KEPT_CHARS if call.is_cut_if_large else TEXT_LIMIT
+        mask = partial(mask_result, made, call.connection.masker, limit=limit, **facts)
+        is_masked, long_work = made is call.built, call.connection.long_work
+        delivery, quota_bytes = call.delivery, context.settings.large_result_bytes
+        if delivery is None or not call.is_cut_if_large:
+            return Answer(await long_work.run(mask, allowed_s=inf))
+        owner = keys.result_owner(keys.agent_of_queue(call.queue), call.info.agent_id)
+        most_chars = call.connection.server.result_limit_of(call.tool)
+
+        def finish() -> tuple[ToolResult, LargeWrite | None]:
+            return cut_result(made if is_masked else mask(), most_chars, owner, call.id, quota_bytes)
+
+        result, delivery.large = await long_work.run(finish, allowed_s=inf)
+        return Answer(result)
 
     def _failure(self, error: CallError) -> Answer:
         call = self._call

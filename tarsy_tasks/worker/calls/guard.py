@@ -102,7 +102,11 @@ class Redelivery:
 
 class BeginMarker:
     """Writes, right before a call is sent, that it begins: a lost worker's call "may have run" only from then on. The
-    same step counts it for its limits."""
+    same step counts it for its limits.
+
+    A call that another worker has begun is not sent as long as that worker lives, whose answer is awaited. If it is
+    lost, the call is sent only if it may be repeated; else its answer is `WORKER_LOST`.
+    """
 
     name = "begin_marker"
     stage: Stage = "attempt"

@@ -2,18 +2,24 @@
 
 from collections.abc import Iterable
 
+from tarsy_tasks.config import Config
 from tarsy_tasks.interceptors import Interceptor
 from tarsy_tasks.worker.calls.admission import Deadline, OwnQueue, PinnedDefinition
 from tarsy_tasks.worker.calls.chain import Interceptors
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.guard import BeginMarker, Redelivery
 from tarsy_tasks.worker.calls.permission import PermittedArguments, PermittedTool
-from tarsy_tasks.worker.calls.resource_cache import ResourceCache
+from tarsy_tasks.worker.calls.result_cache import ResultCache
 
-__all__ = ["build_interceptors"]
+__all__ = ["build_interceptors", "has_cache"]
 
 
-def build_interceptors(context: WorkerContext, users: Iterable[Interceptor]) -> Interceptors:
+def has_cache(config: Config) -> bool:
+    """Whether answers of any server are kept; without one, the cache is no part of a call."""
+    return any(server.cache is not None for server in config.enabled_servers.values())
+
+
+def build_interceptors(context: WorkerContext, users: Iterable[Interceptor], *, is_cached: bool) -> Interceptors:
     """The package's own and those of the users, each stage in this order."""
     policy = context.policy
     return Interceptors(
@@ -29,9 +35,9 @@ def build_interceptors(context: WorkerContext, users: Iterable[Interceptor]) -> 
         ],
         users,
         [
-            # call, after those of the users: what they refuse is not answered, and what they change is what counts
-            ResourceCache(context),
+            # call: behind those of the users, so that what is kept passes all that a call passes
+            *([ResultCache(context)] if is_cached else ()),
             # attempt: right before the call is sent
-            BeginMarker(context),
+            BeginMarker(context),  # in one step with the limits of the policy, which Redis counts
         ],
     )

@@ -1,12 +1,23 @@
 """What a call asks of an MCP server, as the rest of a call's path sees it."""
 
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.sessions.session import Session
 
-__all__ = ["Operation"]
+__all__ = ["Operation", "Received"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Received(Generic[T]):
+    """What a server answered; it can be used."""
+
+    result: T
+    is_error: bool = False
 
 
 class Operation(Protocol):

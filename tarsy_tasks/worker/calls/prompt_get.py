@@ -1,6 +1,5 @@
 """The operation "get a prompt": what it needs before it can be sent, sending it, and the result."""
 
-from dataclasses import dataclass
 from functools import partial
 
 from mcp_types import GetPromptResult
@@ -11,6 +10,7 @@ from tarsy_tasks.models import ToolResult
 from tarsy_tasks.worker.calls.content import build_messages
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.failures import facts_of
+from tarsy_tasks.worker.calls.operation import Received
 from tarsy_tasks.worker.calls.request_arguments import RequestArguments, read_request
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.long_work import ASKED_S
@@ -29,14 +29,6 @@ class _GetArguments(RequestArguments):
     arguments: dict[str, str] = Field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class _Got:
-    """What a server answered; it can be used."""
-
-    result: GetPromptResult
-    is_error: bool = False
-
-
 class GetPromptOperation:
     """`prompts/get`."""
 
@@ -49,12 +41,12 @@ class GetPromptOperation:
         """Raises `CallError` for arguments that name no prompt."""
         read_request(call, _GetArguments)
 
-    async def send(self, call: RunningCall, session: Session, timeout_s: float) -> _Got:
+    async def send(self, call: RunningCall, session: Session, timeout_s: float) -> Received[GetPromptResult]:
         """One attempt; raises what the SDK raises."""
         name, arguments = call.arguments["name"], call.arguments["arguments"]
-        return _Got(await session.request(lambda client: client.get_prompt(name, arguments), timeout_s))
+        return Received(await session.request(lambda client: client.get_prompt(name, arguments), timeout_s))
 
-    async def build_result(self, call: RunningCall, found: _Got) -> ToolResult:
+    async def build_result(self, call: RunningCall, found: Received[GetPromptResult]) -> ToolResult:
         """The answer, masked. Raises `CallError` if it is too large."""
         facts = facts_of(self._context, call.info, call.record, ())
         build = partial(build_messages, found.result, call.connection.masker, **facts)

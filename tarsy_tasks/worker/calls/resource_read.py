@@ -3,7 +3,6 @@
 As `tool_call` for tools; what is between the steps of an operation is the same.
 """
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
@@ -15,6 +14,7 @@ from tarsy_tasks.models import ToolResult
 from tarsy_tasks.worker.calls.content import build_contents
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.failures import facts_of
+from tarsy_tasks.worker.calls.operation import Received
 from tarsy_tasks.worker.calls.request_arguments import RequestArguments, read_request
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.calls.uri_templates import expand_template
@@ -39,14 +39,6 @@ class _ReadArguments(RequestArguments):
     values: dict[str, str | list[str]] | None = None
 
 
-@dataclass(frozen=True)
-class _Read:
-    """What a server answered; it can be used."""
-
-    result: ReadResourceResult
-    is_error: bool = False
-
-
 class ReadResourceOperation:
     """`resources/read`."""
 
@@ -61,14 +53,14 @@ class ReadResourceOperation:
         if asked.values is not None:
             call.arguments = call.record.arguments = {"uri": expand_template(asked.uri, asked.values)}
 
-    async def send(self, call: RunningCall, session: Session, timeout_s: float) -> _Read:
+    async def send(self, call: RunningCall, session: Session, timeout_s: float) -> Received[ReadResourceResult]:
         """One attempt; raises what the SDK raises."""
         uri: str = call.arguments["uri"]
         found = await session.request(lambda client: client.read_resource(uri), timeout_s)
         call.fresh_s = read_fresh_s(found)
-        return _Read(found)
+        return Received(found)
 
-    async def build_result(self, call: RunningCall, found: _Read) -> ToolResult:
+    async def build_result(self, call: RunningCall, found: Received[ReadResourceResult]) -> ToolResult:
         """The answer, masked."""
         facts = facts_of(self._context, call.info, call.record, ())
         build = partial(build_contents, found.result, call.connection.masker, **facts)

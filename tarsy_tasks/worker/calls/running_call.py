@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.errors import CallError, ToolNameError
 from tarsy_tasks.interceptors import Call
-from tarsy_tasks.methods import METHODS
+from tarsy_tasks.methods import METHODS, TOOL_CALL
 from tarsy_tasks.models import CallInfo, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.tool_names import LONGEST_NAME
@@ -43,6 +43,7 @@ class RunningCall(Call):
         end: Ends it now, with the error that says why; see `CallExecution.end`.
         is_closed: Nothing may be sent any more: the call has ended.
         notes: What is not as it should be with its answer, unmasked; see `ToolResult.notes`.
+        is_large: Its result may be large; only known where that is cut.
         built: The result that `content` built and masked.
         feed: Takes its events to its agent; None if nobody listens.
         fresh_s: How long its server lets the answer be kept, in seconds; None if it does not say.
@@ -57,9 +58,15 @@ class RunningCall(Call):
     end: Callable[[Exception], None] = ignore_end
     is_closed: bool = False
     notes: tuple[str, ...] = ()
+    is_large: bool = False
     built: ToolResult | None = None
     feed: EventFeed | None = None
     fresh_s: float | None = None
+
+    @property
+    def is_cut_if_large(self) -> bool:
+        """Whether its sender can read the rest of a result that is cut; for others it is whole, as far as may be."""
+        return self.info.reads_results and self.operation == TOOL_CALL and self.delivery is not None
 
 
 def parse_message(arguments: tuple[Any, ...]) -> CallInfo:

@@ -138,8 +138,7 @@ def list_tools(self: Any, server: str) -> dict[str, Any]:
         connection = require_connection(execution.context, server)
         masker = connection.masker
         require_queue(_queue_of(self.request), keys.queue(server))
-        session = connection.session or execution.run(connection.connected_for_call())
-        listing = session.listing()
+        listing = (connection.listed or execution.run(connection.connected_for_call()).listed()).build()
         if (policy := execution.context.policy) is not None:
             principal = find_principal(execution.context, getattr(self.request, "delivery", None))
             listing = permitted_listing(policy, principal, listing)

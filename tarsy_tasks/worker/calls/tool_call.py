@@ -15,6 +15,7 @@ from mcp_types import CallToolResult, TextContent
 
 from tarsy_tasks.arguments import ParsedArguments, read_arguments
 from tarsy_tasks.arguments.schema import is_compiled
+from tarsy_tasks.broker.large_results import KEPT_CHARS
 from tarsy_tasks.errors import ArgumentsError, CallError
 from tarsy_tasks.models import ToolDefinition, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
@@ -78,6 +79,8 @@ class ToolCallOperation:
         build = partial(build_result, found, call.connection.masker, notes=call.notes, **facts)
         if not _is_large_result(found):
             return build()
+        if call.is_cut_if_large:
+            call.is_large, build = True, partial(build, limit=KEPT_CHARS)
         built = await call.connection.long_work.run(build, allowed_s=ASKED_S)
         # It took its time, which was not over when the facts were collected.
         duration_s = facts_of(self._context, call.info, call.record, call.repairs)["duration_s"]

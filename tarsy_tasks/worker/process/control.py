@@ -146,7 +146,7 @@ def _connections(state: Any) -> "Mapping[str, ServerConnection]":
 
 
 def _describe(connection: "ServerConnection") -> Reply:
-    session, mask = connection.session, connection.masker.mask
+    session, listed, mask = connection.session, connection.listed, connection.masker.mask
     return {
         "state": str(connection.state),
         "held": connection.is_disconnected_by_operator,
@@ -154,7 +154,7 @@ def _describe(connection: "ServerConnection") -> Reply:
         "protocol": session.protocol if session else None,
         "era": session.era if session else None,
         "server_version": mask(session.server_info) if session else None,
-        "tools": len(session.tools) if session else None,
+        "tools": len(listed.tools) if listed else None,
         "sessions_opened": connection.sessions_opened,
         "in_flight": connection.in_flight,
         "last_error": mask(connection.last_error.operator_text) if connection.last_error else None,

@@ -1,7 +1,7 @@
 """Takes the messages of a worker out of their queues, on the session loop.
 
-Owns the connection on which it does so, which queues it takes from, and when. It takes nothing that has no free slot,
-and nothing while it is stopped; what becomes of a message is the caller's.
+Owns which queues it takes from, and when; `fetch_connection` has the connection on which it does so. It takes nothing
+that has no free slot, and nothing while it is stopped; what becomes of a message is the caller's.
 
 Redis says when a queue has changed (`CLIENT TRACKING`), and then one script pops and leases. A command that blocks,
 such as BLMPOP, would pop a message by itself, which is lost if the worker is killed before that message has a lease;
@@ -11,25 +11,19 @@ look there when a message comes, and one of them gets it.
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from kombu.exceptions import KombuError
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, ResponseError
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.async_exchange import AsyncRedisExchange, Subscription
 from tarsy_tasks.broker.deliveries import as_text, isolation
-from tarsy_tasks.broker.fetch import FetchedMessage, declare_fetch, fetch, read_fetched
+from tarsy_tasks.broker.fetch import FetchedMessage, read_fetched
 from tarsy_tasks.broker.messages import DamagedMessage
-from tarsy_tasks.broker.redis_errors import ErrorKind, classify_error
-from tarsy_tasks.broker.shares import declare_fair_fetch
-from tarsy_tasks.telemetry.outage_log import OutageLog
 from tarsy_tasks.worker.process.bulkhead import Bulkhead
+from tarsy_tasks.worker.process.fetch_connection import TRACK_NEXT, FetchConnection
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 
 __all__ = ["MessageSink", "QueueFetcher"]
@@ -40,11 +34,6 @@ _BATCH = 16
 """The next messages are taken when these have begun to run: what a worker does not run yet, another one may."""
 _LOOK_S = 10.0
 """A connection that is lost without a sign is noticed by looking."""
-_RETRY_S = (0.1, 2.0)
-_TRACK = ("CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP")
-_TRACK_NEXT = ("CLIENT", "CACHING", "YES")
-_PROBE, _PROBE_AGENTS = keys.queue(""), keys.agents_key("")
-"""A queue of no server, and the set of its agents."""
 _REST_S = 0.01
 """After a look at sets of agents that brought nothing: names that agents add in vain cost no more than that."""
 _LEFT_OUT = 2
@@ -82,10 +71,8 @@ class QueueFetcher:
     """The one of a worker process.
 
     Args:
-        find_pool: As for `AsyncRedisExchange`.
+        find_pool, weights, limiting: As for `FetchConnection`.
         bulkhead: Says how many messages may be taken.
-        weights: Of the shares, as for `declare_fair_fetch`.
-        limiting: As for `declare_fetch`.
 
     `wake` may be called from any thread; all other methods run on the loop.
     """
@@ -100,18 +87,16 @@ class QueueFetcher:
     ) -> None:
         self._bulkhead = bulkhead
         self._loop = loop
-        self._exchange = AsyncRedisExchange(find_pool, Subscription(_TRACK, self._hear, self._lost))
+        self._connection = FetchConnection(find_pool, self._hear, self._look_at_all, weights, limiting)
+        self._exchange = self._connection.exchange
         self._sink: MessageSink | None = None
         self._queues: dict[str, Sequence[str]] = {}
         """Their lists, by priority; the queue that was taken from last comes last. The agents' queues of a server are
         one of them, whose name and only list is the set of these agents."""
         self._limited_as: dict[str, str] = {}
         """Of agents' queues, the queue of their server."""
-        self._fetch = declare_fetch(limiting=limiting) if limiting else fetch
-        self._fetch_fairly = declare_fair_fetch(weights, limiting)
         self._over_limits: dict[str, asyncio.TimerHandle] = {}
         """The queues of servers of which all that waits is over its limits, until some of it may be taken."""
-        self._serves_agents = True
         self._rest: asyncio.TimerHandle | None = None
         self._homes: dict[bytes, str] = {}
         self._quiet: set[str] = set()
@@ -125,16 +110,13 @@ class QueueFetcher:
         self._is_refused = False
         self._has_taken = False
         self._is_scheduled = False
-        self._is_stopping = False
         self._looked = asyncio.Event()
         self._look_again: asyncio.TimerHandle | None = None
-        self._connecting: asyncio.Task[None] | None = None
-        self._outage = OutageLog(logger, "the connection on which messages are fetched cannot be opened again")
 
     @property
     def serves_agents(self) -> bool:
         """Whether it takes messages, also those in the queues of bound agents."""
-        return self._sink is not None and self._serves_agents
+        return self._sink is not None and self._connection.serves_agents
 
     async def start(self, sink: MessageSink, within_s: float) -> None:
         """Begin to take messages.
@@ -144,14 +126,15 @@ class QueueFetcher:
             TimeoutError: It could not begin in time, and has not begun.
         """
         async with asyncio.timeout(within_s):
-            await self._connect()
-        self._sink, self._is_stopping = sink, False
+            await self._connection.open()
+        self._sink = sink
+        self._connection.keep_open()
         self._bulkhead.watch(self.wake)
         self._look_everywhere()
 
     async def stop(self) -> None:
         """Return when no further message comes."""
-        self._is_stopping = True
+        self._connection.stop_reopening()
         self._bulkhead.watch(None)
         self._queues.clear()
         self._changed.clear()
@@ -163,8 +146,6 @@ class QueueFetcher:
         self._over_limits.clear()
         if self._look_again is not None:
             self._look_again.cancel()
-        if self._connecting is not None:
-            self._connecting.cancel()
         while self._is_looking:
             self._looked.clear()
             await self._looked.wait()
@@ -173,7 +154,7 @@ class QueueFetcher:
     def close(self) -> None:
         """Close the connection."""
         self._sink = None
-        self._exchange.close()
+        self._connection.close()
 
     def consume(self, queue: str, lists: Sequence[str]) -> None:
         """Take messages from a queue, too; `lists` are its keys, by priority. The agents' queues of a server come with
@@ -206,30 +187,8 @@ class QueueFetcher:
         self._loop.call_soon(self._look)
 
     async def replace_terms(self, weights: Mapping[str, float], limiting: str) -> None:
-        """The policy or the servers have changed; arguments as of the constructor."""
-        fetch_alone = declare_fetch(limiting=limiting) if limiting else fetch
-        fetch_fairly = declare_fair_fetch(weights, limiting)
-        with suppress(RedisError, OSError):  # else Redis learns them when it is connected again
-            await fetch_alone.run_async(self._exchange, _PROBE, limits="1", checks=0, room=1, kept=0)
-            await fetch_fairly.run_async(self._exchange, _PROBE_AGENTS, limits="1", checks=0, room=1, kept=0)
-        self._fetch, self._fetch_fairly = fetch_alone, fetch_fairly
-
-    async def _connect(self) -> None:
-        await self._exchange.open()
-        # Redis may not know the script; and its user may not be allowed to do what is in it.
-        await self._fetch.run_async(self._exchange, _PROBE, limits="1", checks=0, room=1, kept=0)
-        try:
-            await self._fetch_fairly.run_async(self._exchange, _PROBE_AGENTS, limits="1", checks=0, room=1, kept=0)
-            await self._exchange.execute(("SCARD", _PROBE_AGENTS), ("ZCARD", keys.shares_key("")))
-            self._serves_agents = True
-        except ResponseError as error:
-            if classify_error(error) is ErrorKind.PASSING:
-                raise
-            self._serves_agents = False
-            text = (
-                "the queues of agents with a Redis user of their own are not served, because Redis refuses it: %s (%s)"
-            )
-            logger.warning(text, error, "`tarsy-tasks acl` prints the rules of `worker`")
+        """As `FetchConnection.replace_terms`."""
+        await self._connection.replace_terms(weights, limiting)
 
     def _hear(self, changed: list[bytes] | None) -> None:
         for name in self._homes if changed is None else changed:
@@ -245,20 +204,20 @@ class QueueFetcher:
         if self._sink is not None:
             self._look_again = asyncio.get_running_loop().call_later(_LOOK_S, self._look_everywhere)
             if not self._exchange.is_open:
-                self._reconnect()
-            self._doubt_all()
-            self._look()
+                self._connection.reopen()
+            self._look_at_all()
 
-    def _doubt_all(self) -> None:
+    def _look_at_all(self) -> None:
         self._changed.update(self._queues)
         self._quiet.clear()
+        self._look()
 
     def _look(self) -> None:
         self._is_scheduled = False
         sink = self._sink
         if self._is_looking or sink is None or not (self._changed and self._exchange.is_open):
             return
-        if not self._serves_agents:
+        if not self._connection.serves_agents:
             self._changed.difference_update(self._limited_as)
         # While it rests from these, the others are served alone.
         agents = self._limited_as.keys() & self._changed if self._rest is None else set[str]()
@@ -298,7 +257,7 @@ class QueueFetcher:
             self._fail(error)
 
         shares = [queue for queue in asked if queue in agents]
-        (self._fetch_fairly if shares else self._fetch).send(
+        (self._connection.fetch_fairly if shares else self._connection.fetch).send(
             self._exchange,
             _Receiver(take, fail),
             *names,
@@ -309,7 +268,7 @@ class QueueFetcher:
         )
         # A queue's next change is reported if its length was read before.
         tracked = [("SCARD" if queue in agents else "LLEN", name) for name, queue in lists]
-        lengths = [command for each in tracked for command in (_TRACK_NEXT, each)]
+        lengths = [command for each in tracked for command in (TRACK_NEXT, each)]
         # Nobody but workers changes the shares.
         lengths += [("ZCARD", keys.shares_key(keys.server_of_queue(self._limited_as[each]) or "")) for each in shares]
 
@@ -373,7 +332,7 @@ class QueueFetcher:
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, NoScriptError):  # somebody made Redis forget all scripts
-            self._reconnect()
+            self._connection.reopen()
         elif isinstance(error, ResponseError):
             logger.error("messages cannot be fetched, because Redis refuses it: %s", error)
             self._is_refused = True
@@ -397,30 +356,6 @@ class QueueFetcher:
         self._looked.set()
         # The tasks of the calls that were just taken come first.
         self.wake()
-
-    def _lost(self, error: Exception) -> None:
-        if self._sink is not None and not self._is_stopping:
-            logger.warning("the connection on which messages are fetched was lost: %s", error)
-            self._reconnect()
-
-    def _reconnect(self) -> None:
-        is_connecting = self._connecting is not None and not self._connecting.done()
-        if self._sink is not None and not self._is_stopping and not is_connecting:
-            self._connecting = asyncio.get_running_loop().create_task(self._connect_again())
-
-    async def _connect_again(self) -> None:
-        wait_s, longest_s = _RETRY_S
-        while True:
-            try:
-                await self._connect()
-                break
-            except (RedisError, KombuError, OSError) as error:
-                self._outage.failed(error)
-            await asyncio.sleep(random.uniform(wait_s / 2, wait_s))  # noqa: S311 - no secret
-            wait_s = min(2 * wait_s, longest_s)
-        self._outage.succeeded()
-        self._doubt_all()
-        self._look()
 
 
 def _ignore(_: Any) -> None: ...

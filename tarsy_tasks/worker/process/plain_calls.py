@@ -1,8 +1,8 @@
 """Plain calls: messages that need nothing of Celery's tracer run as coroutines alone, without a thread and a `Request`.
 
-Owns which messages these are, storing and acknowledging their answers, and what Celery's commands see of them. All
-other messages go Celery's way, through its request and its tracer in a pool thread; and so does a plain call that ends
-in any other way than with an answer that Redis takes at once.
+Owns running them, storing and acknowledging their answers, and what Celery's commands see of them; `plain_messages`
+decides which messages they are. All others go Celery's way, through its request and its tracer in a pool thread; and so
+does a plain call that ends in any other way than with an answer that Redis takes at once.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from celery.worker.request import create_request_cls
 from redis.exceptions import RedisError
 from vine import promise
 
-from tarsy_tasks.broker.deliveries import CallState, Delivery
+from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.broker.fetch import FetchedMessage
 from tarsy_tasks.broker.leases import release_lease
 from tarsy_tasks.broker.messages import CallMessage, DamagedMessage, decode_body, read_plain_arguments
@@ -32,69 +32,20 @@ from tarsy_tasks.interceptors import Answer, Ending
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.worker.calls.execution import CallExecution, WorkerStopping
 from tarsy_tasks.worker.calls.intake import open_call
+from tarsy_tasks.worker.process.plain_messages import why_none_is_plain, why_not_plain
 from tarsy_tasks.worker.process.request import CallRequest, show_call
-from tarsy_tasks.worker.process.task_signals import find_receivers
 from tarsy_tasks.worker.reporting.call_record import CallRecord
 
-__all__ = ["PlainCall", "PlainCallFactory", "why_none_is_plain", "why_not_plain"]
+__all__ = ["PlainCall", "PlainCallFactory"]
 
 logger = logging.getLogger(__name__)
 _traced = logging.getLogger("celery.app.trace")
 
-_NO_TIME_LIMIT = (None, [None, None])
-_NOT_PLAIN = (
-    *("compression", "eta", "expires", "group", "parent_id", "shadow", "ignore_result", "stamped_headers", "retries"),
-)
 _LARGEST_BYTES = 256 * 1024
 """Of a message that is read on the loop, which nothing may block for long."""
 _acknowledging = threading.Lock()
 _STORED: Future[None] = Future()
 _STORED.set_result(None)
-
-
-def why_none_is_plain(task: Any, consumer: Any) -> str:
-    """Why no message of a task is plain in this worker; empty if some are."""
-    app = consumer.app
-    options = consumer.pool.options
-    if receivers := find_receivers():
-        connected = (f"{name} ({', '.join(found)})" for name, found in receivers.items())
-        return f"functions are connected to {', '.join(connected)}"
-    reasons = {
-        "the result backend is not the broker's Redis database": app.conf.broker_url != app.conf.result_backend,
-        "messages are accepted only when they are signed": "json" not in app.conf.accept_content,
-        "results are not stored as JSON": app.conf.result_serializer != "json",
-        "result_extended is set": bool(app.conf.result_extended),
-        "task_track_started is set": bool(task.track_started),
-        "results are ignored": bool(task.ignore_result),
-        "calls are acknowledged early": not task.acks_late,
-        "there is a time limit": any((options.get("timeout"), options.get("soft_timeout"), *_limits_of(task))),
-        "other tasks are subscribed to its messages": bool(consumer.on_task_message),
-    }
-    return next((reason for reason, holds in reasons.items() if holds), "")
-
-
-def why_not_plain(message: Any) -> str:
-    """Why a message needs Celery's tracer, by what its envelope says; empty if it does not."""
-    delivery: Delivery | None = getattr(message, "delivery", None)
-    if delivery is None or delivery.count != 1 or delivery.state is not CallState.NONE:
-        return "it was delivered before"
-    if message.content_type != "application/json" or message.content_encoding != "utf-8":
-        return "it is not plain JSON"
-    headers: dict[str, Any] = message.headers
-    if headers.get("id") != delivery.tag:
-        return "it was leased under another id"
-    for name in _NOT_PLAIN:
-        if headers.get(name):
-            return f"it has {name}"
-    if headers.get("timelimit") not in _NO_TIME_LIMIT:
-        return "it has a time limit"
-    if headers["id"] in state.revoked or state.revoked_stamps:
-        return "it is revoked"
-    return ""
-
-
-def _limits_of(task: Any) -> tuple[Any, Any]:
-    return task.time_limit, task.soft_time_limit
 
 
 class PlainCallFactory:
@@ -276,8 +227,8 @@ class PlainCall:
         delivery, record, result = self._delivery, self._record, answer.result
         try:
             key, value = backend.encode_answer(self.id, result)
-            entry = record.write(states.SUCCESS, result, len(value))
-            await self._context.in_flight.answer(delivery, key, value, backend.expires, entry)
+            entry, large = record.write(states.SUCCESS, result, len(value)), delivery.large_of(result)
+            await self._context.in_flight.answer(delivery, key, value, backend.expires, entry, large)
         except (RedisError, OSError) as error:
             logger.warning("Redis did not take an answer at once: %s", error)
             self._hand_over(answer)

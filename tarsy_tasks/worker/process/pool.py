@@ -36,7 +36,7 @@ from tarsy_tasks.settings import load_settings
 from tarsy_tasks.telemetry.health_records import TakenConfiguration
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.execution import CallRunner
-from tarsy_tasks.worker.calls.interceptors import build_interceptors
+from tarsy_tasks.worker.calls.interceptors import build_interceptors, has_cache
 from tarsy_tasks.worker.calls.operations import build_operations
 from tarsy_tasks.worker.calls.task_execution import TaskExecution
 from tarsy_tasks.worker.long_work import cancel_long_work
@@ -119,7 +119,8 @@ class TaskPool(ThreadsTaskPool):
         options = self.app.conf.broker_transport_options
         if isinstance(options.get("queue_order_strategy"), QueueOrderStrategy | None):
             options["queue_order_strategy"] = QueueOrderStrategy(self._bulkhead)
-        interceptors = build_interceptors(context, self.app.interceptors)
+        is_cached = has_cache(self.app.mcp_config)
+        interceptors = build_interceptors(context, self.app.interceptors, is_cached=is_cached)
         self.runner = CallRunner(context, interceptors, build_operations(context))
         weights, limiting = weights_of(context.policy), self.build_fetch_limits()
         self.fetcher = QueueFetcher(partial(broker_pool, self.app), self._bulkhead, self._loop, weights, limiting)
@@ -135,7 +136,7 @@ class TaskPool(ThreadsTaskPool):
 
         keeping = (context.audit, context.instance, servers, context.lease_s, tend)
         self._leases = LeaseKeeper(self.app, *keeping)
-        changes = ResourceChanges(context.connections, context.results)
+        changes = ResourceChanges(context.connections, context.in_flight.exchange)
         context.connections.inform(self._bulkhead, suspended, pauses, changes, self._leases)
         grace_s = context.settings.shutdown_grace_s
         self.server_changes = ServerChanges(context.connections, self, self._connect, grace_s)

@@ -1,7 +1,7 @@
-"""What servers report as changed is dropped from the cache of their resources.
+"""What servers report as changed is dropped from the cache of answers.
 
 Owns that it happens, also when Redis is not there at the moment. What is in the cache, and how a call uses it, is in
-`worker.calls.resource_cache`.
+`worker.calls.result_cache`.
 """
 
 import asyncio
@@ -11,9 +11,9 @@ from functools import partial
 
 from redis.exceptions import RedisError
 
+from tarsy_tasks.broker import answer_cache, keys
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
-from tarsy_tasks.broker.resource_cache import drop_answers, fields_of_change
-from tarsy_tasks.methods import READ_RESOURCE
+from tarsy_tasks.worker.calls.cache_places import RESOURCES, fields_of_change, place_of
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 
 __all__ = ["ResourceChanges"]
@@ -31,32 +31,34 @@ class ResourceChanges:
 
     Args:
         connections: By server.
-        exchange: That of the result backend, for the loop.
+        exchange: That of the cache of answers, for the loop.
     """
 
     def __init__(self, connections: Mapping[str, ServerConnection], exchange: AsyncRedisExchange) -> None:
         self._exchange = exchange
-        self._changed: dict[tuple[str, str], _Fields] = {}
-        """By server and credential."""
+        self._changed: dict[str, _Fields] = {}
+        """By place in the cache."""
         self._dropping: asyncio.Task[None] | None = None
         for connection in connections.values():
             self.add(connection)
 
     def add(self, connection: ServerConnection) -> None:
         """As `KeptPerServer.add`."""
-        if connection.server.resource_cache_s is not None:
+        cache = connection.server.cache
+        if cache is not None and cache.resources is not None:
             connection.on_resources = partial(self._note, connection)
 
     def remove(self, server: str) -> None:
         """As `KeptPerServer.remove`."""
 
     def _note(self, connection: ServerConnection, uri: str | None) -> None:
-        place = connection.server.name, connection.credential
+        if not (place := place_of(connection, RESOURCES)):
+            return
         before = self._changed.setdefault(place, set())
         if uri is None or before is None:
             self._changed[place] = None
         else:
-            before.update(fields_of_change(READ_RESOURCE, uri))
+            before.update(fields_of_change(uri))
             if len(before) > _MOST:
                 self._changed[place] = None
         if self._dropping is None or self._dropping.done():
@@ -66,8 +68,13 @@ class ResourceChanges:
         while self._changed:
             place, fields = self._changed.popitem()
             try:
-                names = None if fields is None else sorted(fields)
-                await drop_answers(self._exchange, *place, names, uuid.uuid4().hex)
+                await answer_cache.drop.run_async(
+                    self._exchange,
+                    place=keys.cache_key(place),
+                    fields=sorted(fields or ()),
+                    everything=fields is None,
+                    generation=uuid.uuid4().hex,
+                )
             except (RedisError, OSError):
                 later = self._changed.get(place, set())
                 self._changed[place] = None if fields is None or later is None else fields | later

@@ -1,9 +1,9 @@
 """Servers that come, change and go while a worker runs.
 
 Owns the order of each change, so that no call is lost by it. A new server is served at once. A changed one gets a new
-connection beside the old, which takes its place when it is connected, or when that has failed once; the old one is
-closed when its calls are over. A server that was removed is served for the grace as before; then its calls are answered
-that it is gone. Everything here runs on the session loop.
+connection beside the old, which takes its place when it is connected, when that has failed once, or at once if the
+server starts on demand; the old one is closed when its calls are over. A server that was removed is served for the
+grace as before; then its calls are answered that it is gone. Everything here runs on the session loop.
 """
 
 import asyncio
@@ -116,7 +116,7 @@ class ServerChanges:
 
     async def _open(self, name: str, connection: ServerConnection) -> None:
         with suppress(NoSessionError):  # which is logged, and in the health records
-            await connection.connected()
+            await connection.start()
         del self._under_way[name]
 
     async def _replace(self, name: str, server: ServerConfig, old: ServerConnection) -> None:
@@ -124,7 +124,7 @@ class ServerChanges:
         new.is_disconnected_by_operator = old.is_disconnected_by_operator
         try:
             with suppress(NoSessionError):
-                await new.connected()
+                await new.start()
         except asyncio.CancelledError:
             self._close_later(new, [])
             raise

@@ -231,10 +231,11 @@ class Audit:
             "policy": record.policy or None,
             "rule": record.denial.rule if record.denial is not None else None,
             "attempts": record.attempts,
-            "cached": None if result.cached_at is None else True,
             "duration_s": result.duration_s or round(duration_s, 6),
             "worker": self._worker,
             "bytes": size_bytes,
+            "cached": result.cached or None,
+            "large": _describe_large(result, mask_name),
             "steps": list(self._steps(record, at)),
         }
         return _encode({name: value for name, value in fields.items() if value is not None})
@@ -251,3 +252,9 @@ class Audit:
         for name, at in record.steps:
             yield {"name": name, "at": self.time_of(at)}
         yield {"name": StepName.ANSWERED, "at": ended_at}
+
+
+def _describe_large(result: ToolResult, mask_name: Callable[[str], str]) -> dict[str, Any] | None:
+    """The handle and the sizes of a result that was cut; any producer may have chosen the id that is its handle."""
+    large = result.large
+    return large and {**large.model_dump(), "handle": mask_name(large.handle)}

@@ -127,10 +127,10 @@ class CallMetrics:
         if result.attempts and result.duration_s:
             numbers[f"took:{bucket_of(result.duration_s)}"] = 1
             numbers["took:us"] = numbers[LONGEST] = round(result.duration_s * 1e6)
+        if result.cached:
+            numbers["cached"] = 1
         if result.attempts > 1:
             numbers["retries"] = result.attempts - 1
-        if result.cached_at is not None:
-            numbers["cached"] = 1
         if waited_s is not None:
             numbers[f"waited:{bucket_of(waited_s)}"] = 1
             numbers["waited:us"] = round(waited_s * 1e6)
@@ -236,9 +236,8 @@ class CallMetrics:
 
     def _count_sessions(self, connections: Mapping[str, ServerConnection]) -> None:
         for server, connection in connections.items():
-            replaced = max(0, connection.sessions_opened - 1)
             attempts, opened = connection.connection_attempts
-            numbers = {"recreations": replaced, "suspensions": connection.suspension.count}
+            numbers = {"recreations": connection.sessions_replaced, "suspensions": connection.suspension.count}
             numbers["pauses"] = connection.pause_count
             numbers |= {"connection_attempts": attempts, "connections": opened}
             numbers |= {"ignored_events": connection.ignored_events}

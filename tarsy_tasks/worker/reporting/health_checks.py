@@ -34,6 +34,7 @@ from tarsy_tasks.worker.maskers import build_record_masker
 from tarsy_tasks.worker.reporting.alerts import AlertFeed
 from tarsy_tasks.worker.reporting.health_writer import HealthWriter
 from tarsy_tasks.worker.sessions.connection import ServerConnection
+from tarsy_tasks.worker.sessions.session_check import check_connection
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 
 __all__ = ["HealthChecks"]
@@ -124,6 +125,8 @@ class HealthChecks:
         self._worker = worker
         self._clock = RedisClock()
         self._events: SimpleQueue[_Event] = SimpleQueue()
+        self._stopping = threading.Event()
+        self._is_report_due = False
         self._outage = OutageLog(logger, "the health of the MCP servers cannot be written to Redis")
         begin, step = time.monotonic(), _SPREAD_S / max(1, len(connections))
         self._watched = {
@@ -139,6 +142,7 @@ class HealthChecks:
 
     def stop(self) -> None:
         """End the thread and delete this worker's records, because it serves no more."""
+        self._stopping.set()
         self._events.put(None)
         self._thread.join(_STOP_S)
 
@@ -158,7 +162,8 @@ class HealthChecks:
 
     def report_configuration(self) -> None:
         """`taken` gives something else from now on: write it to the records at once. From any thread."""
-        self._events.put(self._on_configuration)
+        self._is_report_due = True
+        self._events.put(_begin_round)
 
     def _follow(self, watched: _Watched) -> None:
         watched.connection.on_change = partial(self._events.put, partial(self._on_change, watched))
@@ -172,22 +177,39 @@ class HealthChecks:
             records.pop(server, None)
             self._attempt(partial(self._writer.forget, server))
 
-    def _on_configuration(self, records: dict[str, HealthRecord]) -> None:
-        for server, watched in self._watched.items():
-            if (last := records.get(server) or watched.last) is not None:
-                records[server] = last.model_copy(update=self._taken().fields)
-
     def _run(self) -> None:
-        while True:
-            events = self._next_events()
-            try:
-                if self._sync_clock():
-                    self._write(self._handle(events))
-            except Exception:
-                logger.exception("a round of health checks failed")
-            if None in events:
-                self._attempt(self._writer.withdraw)
+        # Without the time of Redis nothing can be recorded: until it is known, what happens waits.
+        while not self._sync_clock():
+            if self._stopping.wait(_MIN_WAIT_S):
                 return
+        is_open = True
+        while is_open:
+            events = self._next_events()
+            is_open = None not in events
+            self._sync_clock()
+            self._try(self._report_configuration)
+            records: dict[str, HealthRecord] = {}
+            for event in events:
+                if event is not None:
+                    self._try(partial(event, records))
+            for server in [*self._watched]:
+                self._try(partial(self._begin_due_check, server, records))
+            self._try(partial(self._write, records))
+        self._attempt(self._writer.withdraw)
+
+    def _report_configuration(self) -> None:
+        """Write which configuration this worker has into the records that there are. The checks and tools of a round,
+        which may take their time, come afterwards."""
+        if not self._is_report_due:
+            return
+        self._is_report_due = False
+        fields = self._taken().fields
+        records: dict[str, HealthRecord] = {}
+        for server, watched in self._watched.items():
+            if watched.last is not None:
+                records[server] = watched.last = watched.last.model_copy(update=fields)
+        if records and not self._attempt(partial(self._writer.rewrite, records)):
+            self._is_report_due = True
 
     def _next_events(self) -> list[_Event]:
         """What happened; waits until something did, or a check is due."""
@@ -212,29 +234,23 @@ class HealthChecks:
                 return False
         return True
 
-    def _handle(self, events: list[_Event]) -> dict[str, HealthRecord]:
-        records: dict[str, HealthRecord] = {}
-        for event in events:
-            if event is not None:
-                event(records)
-        now = time.monotonic()
-        for server, watched in self._watched.items():
-            if now < watched.due:
-                continue
-            answered_at = watched.connection.availability.answered_at
-            if watched.connection.session is not None and now - answered_at < CHECK_INTERVAL_S:
-                watched.due = answered_at + CHECK_INTERVAL_S + _MARGIN_S
-                records[server] = self._record_answer(watched)
-            else:
-                watched.due = now + CHECK_INTERVAL_S + _MARGIN_S
-                self._begin_check(watched)
-        return records
+    def _begin_due_check(self, server: str, records: dict[str, HealthRecord]) -> None:
+        watched, now = self._watched[server], time.monotonic()
+        if now < watched.due:
+            return
+        answered_at = watched.connection.availability.answered_at
+        if watched.connection.session is not None and now - answered_at < CHECK_INTERVAL_S:
+            watched.due = answered_at + CHECK_INTERVAL_S + _MARGIN_S
+            records[server] = self._record_answer(watched)
+        else:
+            watched.due = now + CHECK_INTERVAL_S + _MARGIN_S
+            self._begin_check(watched, records)
 
-    def _on_request(self, server: str, queue_wait_s: float | None, _: dict[str, HealthRecord]) -> None:
+    def _on_request(self, server: str, queue_wait_s: float | None, records: dict[str, HealthRecord]) -> None:
         watched = self._watched.get(server)
         if watched is not None:  # it may have been removed meanwhile
             watched.is_requested, watched.queue_wait_s = True, queue_wait_s
-            self._begin_check(watched)
+            self._begin_check(watched, records)
 
     def _is_watched(self, watched: _Watched) -> bool:
         return self._watched.get(watched.connection.server.name) is watched
@@ -245,12 +261,17 @@ class HealthChecks:
         connection = watched.connection
         if connection.session is not None:
             records[connection.server.name] = self._record_answer(watched)
+        elif connection.is_idle:
+            records[connection.server.name] = self._record(watched, None, time.monotonic(), None)
         elif (failure := connection.error) is not None:
             error = failure.operator_text
             records[connection.server.name] = self._record(watched, error, time.monotonic(), None, failure.code)
 
-    def _begin_check(self, watched: _Watched) -> None:
-        if watched.connection.is_starting:
+    def _begin_check(self, watched: _Watched, records: dict[str, HealthRecord]) -> None:
+        if watched.connection.is_idle:
+            # A check starts no server.
+            records[watched.connection.server.name] = self._record(watched, None, time.monotonic(), None)
+        elif watched.connection.is_starting:
             # A slow first start says nothing about health; the connection reports its outcome.
             watched.due = time.monotonic() + _STARTING_S
         elif not watched.is_checking:
@@ -266,7 +287,7 @@ class HealthChecks:
         code: ErrorCode | None = None
         is_busy = is_restarting = False
         try:
-            is_busy = not await connection.check(list_s, min(_CONNECT_S, timeouts.recreate_s))
+            is_busy = not await check_connection(connection, list_s, min(_CONNECT_S, timeouts.recreate_s))
         except NoSessionError as failure:
             error, code, is_restarting = failure.operator_text, failure.code, connection.is_restarting
         except Exception as failure:
@@ -303,7 +324,7 @@ class HealthChecks:
     ) -> HealthRecord:
         """A record for what was found at a monotonic time."""
         connection, now = watched.connection, self._clock.now()
-        session, healthy = connection.session, error is None
+        session, listed, healthy = connection.session, connection.listed, error is None
         if watched.healthy is not healthy:
             watched.healthy, watched.since = healthy, now
             if not healthy:
@@ -317,7 +338,8 @@ class HealthChecks:
             target=watched.target,
             longer_attempt_s=None if healthy else connection.errors.longer_attempt_s,
             latency_s=None if latency_s is None else round(latency_s, 6),
-            tool_count=len(session.tools) if session else None,
+            is_idle=connection.is_idle,
+            tool_count=len(listed.tools) if listed else None,
             checked_at=round(now - (time.monotonic() - checked_at), 6),
             since=round(watched.since, 6),
             recent_calls=recent,
@@ -327,10 +349,15 @@ class HealthChecks:
             protocol=session.protocol if session else None,
             era=session.era if session else None,
             server_info=connection.masker.mask(session.server_info) if session else None,
-            capabilities=session.capabilities if session else None,
             sessions_opened=connection.sessions_opened,
             is_held=connection.is_disconnected_by_operator,
             max_concurrency=self._max_concurrency(connection.server.name),
+            state=connection.state,
+            connected_since=round(now - (time.monotonic() - session.opened_at), 3) if session else None,
+            capabilities=listed.capabilities if listed else (),
+            last_error=connection.masker.mask(last.operator_text) if (last := connection.last_error) else None,
+            in_flight=connection.in_flight,
+            sessions_replaced=connection.sessions_replaced,
         ).model_copy(update=self._taken().fields)
         return record
 
@@ -343,12 +370,30 @@ class HealthChecks:
             if watched.is_requested and not watched.is_checking:
                 answered[server] = watched.queue_wait_s
                 watched.is_requested = False
-        self._attempt(lambda: self._writer.write(records, answered, self._clock.now()))
+        if not self._attempt(partial(self._writer.write, records, answered, self._clock.now())):
+            return
+        for server in records:
+            self._report_configuration()
+            if not self._attempt(partial(self._writer.write_tools, server)):
+                return
 
-    def _attempt(self, write: Callable[[], None]) -> None:
+    def _try(self, act: Callable[[], None]) -> None:
+        """One step of a round; if it fails, the others count nevertheless."""
+        try:
+            act()
+        except Exception:
+            logger.exception("a step of the health checks failed")
+
+    def _attempt(self, write: Callable[[], None]) -> bool:
+        """Whether it was written."""
         try:
             write()
         except (RedisError, OSError) as error:
             self._outage.failed(error)
-        else:
-            self._outage.succeeded()
+            return False
+        self._outage.succeeded()
+        return True
+
+
+def _begin_round(_: dict[str, HealthRecord]) -> None:
+    """The event after which there is something to write."""

@@ -21,7 +21,7 @@ from tarsy_tasks.telemetry.history import build_count, health_numbers
 from tarsy_tasks.worker.reporting.alerts import AlertFeed, build_observation
 from tarsy_tasks.worker.reporting.tool_changes import record_listing
 from tarsy_tasks.worker.sessions.connection import ServerConnection
-from tarsy_tasks.worker.sessions.session import Session
+from tarsy_tasks.worker.sessions.listing import Listed
 
 __all__ = ["HealthWriter"]
 
@@ -40,7 +40,7 @@ class HealthWriter:
         self._listed: dict[str, Mapping[str, ToolDefinition]] = {}
 
     def write(self, records: Mapping[str, HealthRecord], answered: Mapping[str, float | None], now: float) -> None:
-        """Write all records in one exchange, in which Redis decides on alerts; then the tools that changed.
+        """Write all records in one exchange, in which Redis decides on alerts. `write_tools` is to follow.
 
         Args:
             answered: Of those that answer a check of beat: how long it waited in its queue, if that is known.
@@ -66,7 +66,7 @@ class HealthWriter:
         catalogues = [
             (server, key)
             for server in records
-            if self._session_of(server) is not None
+            if self._listed_of(server) is not None or records[server].is_idle
             for key in (keys.tools_key(server), keys.approved_tools_key(server))
         ]
         commands += [("EXPIRE", key, CATALOGUE_TTL_S) for _, key in catalogues]
@@ -79,8 +79,12 @@ class HealthWriter:
         for (server, _), kind in zip(catalogues, replies[: len(catalogues)], strict=True):
             if kind != b"hash":
                 self._listed.pop(server, None)
-        for server in records:
-            self._write_tools(server)
+
+    def rewrite(self, records: Mapping[str, HealthRecord]) -> None:
+        """Write records of earlier checks again, about which something else has changed. Raises as `write`."""
+        fields = [word for server, record in records.items() for word in (server, record.model_dump_json())]
+        key = keys.worker_health_key(self._worker)
+        self._execute([("HSET", key, *fields), ("EXPIRE", key, int(RECORD_TTL_S))])
 
     def _execute(self, commands: list[tuple[Any, ...]]) -> list[Any]:
         """The replies; a key of another type is deleted first. May send twice."""
@@ -92,25 +96,25 @@ class HealthWriter:
             delete_wrong_types(self._redis, {keys.worker_health_key(self._worker): "hash", keys.HEALTH_WORKERS: "zset"})
             return self._exchange.execute(*commands)
 
-    def _session_of(self, server: str) -> Session | None:
+    def _listed_of(self, server: str) -> Listed | None:
         """None also for a server that has been removed meanwhile."""
         connection = self._connections.get(server)
-        return connection.session if connection is not None else None
+        return connection.listed if connection is not None else None
 
-    def _write_tools(self, server: str) -> None:
-        session = self._session_of(server)
-        if session is None or session.tools is self._listed.get(server):
+    def write_tools(self, server: str) -> None:
+        """Write the tools of a server, if they have changed. Raises as `write`."""
+        listed = self._listed_of(server)
+        if listed is None or listed.tools is self._listed.get(server):
             return
-        tools = session.tools
         try:
-            record_listing(self._redis, session.listing(), worker=self._worker)
+            record_listing(self._redis, listed.build(), worker=self._worker)
         except (RedisConnectionError, RedisTimeoutError, OSError):
             raise
         except Exception:
             # Only this server's; the next check tries again.
             logger.exception("the tools of MCP server %s were not written to Redis", server)
         else:
-            self._listed[server] = tools
+            self._listed[server] = listed.tools
 
     def forget(self, server: str) -> None:
         """Delete this worker's record of a server that it serves no longer. Raises as `write`."""

@@ -4,22 +4,22 @@ Owns one thread that writes what is for Redis every few seconds and sends events
 begin and end. None of it delays a call.
 
 The types of events are `worker-mcp-connected`, `worker-mcp-disconnected`, `worker-mcp-error` for each server of a
-worker, and `worker-mcp-healthy`, `worker-mcp-unhealthy` for alerts. They are of the group `worker`, which needs no `-E`
-to be sent. Connections are polled: that costs them nothing, and a server that reconnects many times a second causes few
-events.
+worker, `worker-mcp-tools-changed`, and `worker-mcp-healthy`, `worker-mcp-unhealthy` for alerts. They are of the group
+`worker`, which needs no `-E` to be sent. Those of servers are also published for agents, as `ServerEvent`.
 """
 
 import logging
 import queue
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from threading import Thread
 from typing import Any
 
 from redis.exceptions import RedisError
 
+from tarsy_tasks.broker import keys
+from tarsy_tasks.server_events import ServerEvent
 from tarsy_tasks.telemetry.outage_log import OutageLog
 from tarsy_tasks.worker.reporting.alerts import Alert, AlertFeed
 from tarsy_tasks.worker.reporting.audit_writer import Audit
@@ -28,8 +28,9 @@ from tarsy_tasks.worker.reporting.liveness_files import LivenessFiles
 from tarsy_tasks.worker.reporting.metrics_server import serve_metrics
 from tarsy_tasks.worker.reporting.running_report import write_running_report
 from tarsy_tasks.worker.reporting.server_lines import ServerLines
+from tarsy_tasks.worker.reporting.session_watch import SessionEvent, SessionWatch
 from tarsy_tasks.worker.reporting.webhook import open_webhook
-from tarsy_tasks.worker.sessions.connection import ServerConnection, State
+from tarsy_tasks.worker.sessions.connection import ServerConnection
 
 __all__ = ["Reporting"]
 
@@ -59,7 +60,9 @@ class Reporting:
         self._audit = audit
         self._lines = lines
         self._outage = OutageLog(logger, "the metrics cannot be written to Redis")
-        self._watch = _SessionWatch(self._connections)
+        self._unpublished = OutageLog(logger, "events of MCP servers cannot be published")
+        self._worker = str(consumer.hostname)
+        self._watch = SessionWatch(self._connections)
         self._liveness = LivenessFiles(consumer.hostname, consumer.pool.loop)
         self._stop_serving = serve_metrics(self._redis, self._connections, metrics)
         self._webhook = open_webhook()
@@ -107,8 +110,10 @@ class Reporting:
                 is_open = event is not None
             if event is not None:
                 self._send(event)
-            for change in self._watch.changes():
-                self._send(change)
+            if changes := list(self._watch.changes()):
+                for kind, fields in changes:
+                    self._send((f"worker-mcp-{kind.replace('_', '-')}", fields))
+                self._publish(changes)
             if time.monotonic() - flushed_at >= _FLUSH_S or not is_open:
                 flushed_at = time.monotonic()
                 self._flush()
@@ -123,6 +128,22 @@ class Reporting:
             # Events are sent once; the log and the stream of alerts are complete.
             logger.warning("the event %s was not sent: %s", kind, error)
 
+    def _publish(self, changes: Sequence[SessionEvent]) -> None:
+        """For agents, whoever listens."""
+        try:
+            now = self._metrics.clock.now()
+            with self._redis.pipeline(transaction=False) as pipeline:
+                for kind, fields in changes:
+                    event = ServerEvent.model_validate({"kind": kind, "worker": self._worker, "at": now, **fields})
+                    pipeline.publish(keys.SERVER_EVENTS, event.model_dump_json())
+                pipeline.execute()
+        except (RedisError, OSError, RuntimeError) as error:  # also before the time of Redis is known
+            self._unpublished.failed(error)
+        except Exception:
+            logger.exception("events of MCP servers were not published")
+        else:
+            self._unpublished.succeeded()
+
     def _flush(self) -> None:
         try:
             self._metrics.flush(self._redis, self._instance, self._connections)
@@ -134,46 +155,3 @@ class Reporting:
             logger.exception("the metrics were not written to Redis")
         else:
             self._outage.succeeded()
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """A server at the last poll, and the connection that served it."""
-
-    connection: ServerConnection
-    opened: int
-    is_connected: bool
-    error: BaseException | None
-
-
-class _SessionWatch:
-    """Compares each connection with its state at the last poll."""
-
-    def __init__(self, connections: Mapping[str, ServerConnection]) -> None:
-        self._connections = connections
-        self._seen: dict[str, _Seen] = {}
-
-    def changes(self) -> Iterator[Event]:
-        """What has changed since the last call."""
-        connections = dict(self._connections.items())
-        for server in self._seen.keys() - connections.keys():
-            if self._seen.pop(server).is_connected:
-                yield "worker-mcp-disconnected", {"server": server}
-        for server, connection in connections.items():
-            opened, error = connection.sessions_opened, connection.error
-            is_connected = connection.state is State.CONNECTED
-            before = self._seen.get(server) or _Seen(connection, 0, is_connected=False, error=None)
-            has_new_session = opened != (before.opened if before.connection is connection else 0)
-            if before.is_connected and (has_new_session or not is_connected):
-                yield "worker-mcp-disconnected", {"server": server}
-            if has_new_session:
-                yield (
-                    "worker-mcp-connected",
-                    {"server": server, "sessions_opened": opened, "tools": len(connection.tools or {})},
-                )
-                if not is_connected:
-                    yield "worker-mcp-disconnected", {"server": server}
-            if error is not None and error is not before.error:
-                text = connection.masker.mask(error.operator_text)
-                yield "worker-mcp-error", {"server": server, "code": str(error.code), "error": text}
-            self._seen[server] = _Seen(connection, opened, is_connected=is_connected, error=error)

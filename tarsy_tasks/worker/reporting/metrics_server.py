@@ -18,7 +18,8 @@ from tarsy_tasks.telemetry.health_records import read_health
 from tarsy_tasks.telemetry.outage_log import OutageLog
 from tarsy_tasks.telemetry.prometheus import build_health_families, build_metric_families
 from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
-from tarsy_tasks.worker.sessions.connection import ServerConnection, State
+from tarsy_tasks.worker.sessions.connection import ServerConnection
+from tarsy_tasks.worker.sessions.connection_state import State
 
 __all__ = ["serve_metrics"]
 

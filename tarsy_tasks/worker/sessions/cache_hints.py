@@ -2,9 +2,14 @@
 
 from mcp_types import CacheableResult
 
-__all__ = ["read_fresh_s"]
+__all__ = ["least", "read_fresh_s"]
 
 
 def read_fresh_s(result: CacheableResult) -> float | None:
     """Seconds; 0: not at all; None if the server does not say, as in the handshake era."""
     return result.ttl_ms / 1000 if "ttl_ms" in result.model_fields_set else None
+
+
+def least(*seconds: float | None) -> float | None:
+    """The least that is said of several; None if nothing is."""
+    return min((each for each in seconds if each is not None), default=None)

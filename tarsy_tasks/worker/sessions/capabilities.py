@@ -1,16 +1,19 @@
-"""What a server says that it offers, in words of MCP's own: `resources`, `resources.subscribe` and so on."""
+"""What an MCP server says that it offers, as words for people and programs."""
+
+from collections.abc import Iterator
 
 from mcp_types import ServerCapabilities
 
-__all__ = ["name_capabilities"]
+__all__ = ["describe_capabilities"]
 
-_KNOWN = ("tools", "resources", "prompts", "completions", "logging")
-_MORE = ("listChanged", "subscribe")
-"""Of these. What else a server writes there is text of its own."""
+_NAMES = ("completions", "logging", "prompts", "resources", "tools")
+_DETAILS = {"list_changed": "listChanged", "subscribe": "subscribe"}
 
 
-def name_capabilities(found: ServerCapabilities) -> tuple[str, ...]:
-    """The names of what MCP defines, sorted; with a dot, what a server does besides, such as `tools.listChanged`."""
-    offered = found.model_dump(by_alias=True, exclude_none=True, include=set(_KNOWN))
-    more = (f"{name}.{key}" for name, inner in offered.items() for key in _MORE if inner.get(key) is True)
-    return tuple(sorted({*offered, *more}))
+def describe_capabilities(offered: ServerCapabilities) -> Iterator[str]:
+    """In MCP's words, such as `tools` and `tools.listChanged`; what is experimental or an extension is left out."""
+    for name in _NAMES:
+        found = getattr(offered, name)
+        if found is not None:
+            yield name
+            yield from (f"{name}.{word}" for field, word in _DETAILS.items() if getattr(found, field, None))

@@ -38,7 +38,8 @@ def served_servers(app: Any) -> list[str]:
 
 
 def connect_servers(connections: Iterable[ServerConnection], loop: SessionLoop) -> None:
-    """Connect all servers. A strict start waits here for the required ones; the others connect in the background.
+    """Connect all servers that do not start on demand. A strict start waits here for the required ones; the others
+    connect in the background.
 
     Raises:
         SystemExit: A required server was not connected in time (the log names it and the reason), or the worker was
@@ -46,6 +47,7 @@ def connect_servers(connections: Iterable[ServerConnection], loop: SessionLoop) 
     """
     settings = load_settings()
     strict = settings.startup == "strict"
+    connections = [connection for connection in connections if connection.server.start == "eager"]
     required = [connection for connection in connections if strict and connection.server.required]
     optional = [connection for connection in connections if connection not in required]
     connecting = loop.submit(_connect_required(required, settings.startup_timeout_s))

@@ -1,7 +1,7 @@
 """The connection to one MCP server: its session, opened when first needed and replaced when it is lost.
 
-Owns the states, the replacement and the check of a session; how a session is opened is in `opening`. Everything here
-runs on the session loop. It knows neither Celery nor Redis.
+Owns the states and the replacement of a session; how one is opened is in `opening`, and how one is checked in
+`session_check`. Everything here runs on the session loop. It knows neither Celery nor Redis.
 
 Three rules keep it alive. All callers wait for the same opening, and a caller that gives up does not cancel it. A
 failed session is reported by identity, so that its replacement is not closed for it. And a session is replaced first
@@ -11,36 +11,28 @@ and closed when its other calls are done.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
-from enum import StrEnum
 from typing import Any
 
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.errors import NoSessionError
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.worker.long_work import LongWork
-from tarsy_tasks.worker.maskers import Masker, build_server_masker
-from tarsy_tasks.worker.sessions.call_errors import describe_error
+from tarsy_tasks.worker.maskers import Masker
+from tarsy_tasks.worker.sessions.connection_state import State
 from tarsy_tasks.worker.sessions.counted_calls import CountedCalls
-from tarsy_tasks.worker.sessions.listing import ListingError
+from tarsy_tasks.worker.sessions.listing import Listed
+from tarsy_tasks.worker.sessions.on_demand import OnDemand
 from tarsy_tasks.worker.sessions.opening import SessionContext, SessionOpener
 from tarsy_tasks.worker.sessions.recent_calls import RecentCalls
 from tarsy_tasks.worker.sessions.session import Session
 
-__all__ = ["ServerConnection", "State", "build_connections"]
+__all__ = ["ServerConnection"]
 
 logger = logging.getLogger(__name__)
 
 _CLOSE_S = 8.0
-
-
-class State(StrEnum):
-    DISCONNECTED = "disconnected"
-    CONNECTING = "connecting"
-    CONNECTED = "connected"
-    RECONNECTING = "reconnecting"
-    ERROR = "error"
 
 
 class ServerConnection:
@@ -55,7 +47,8 @@ class ServerConnection:
         recent_calls: How its last calls ended.
         is_disconnected_by_operator: No session is opened until `reconnect`.
         is_removed: The server is in the configuration no longer.
-        sessions_opened: Number of shared sessions so far; all but the first replaced one that was lost.
+        sessions_opened: Number of shared sessions so far.
+        sessions_replaced: How many of them replaced one that was lost.
         paused_until: The server asked to be left alone until then, as any worker has read; monotonic time.
         pause_count: How often the server asked this worker for that.
         on_pause: Called on the loop when this worker has read that, with the seconds.
@@ -71,30 +64,29 @@ class ServerConnection:
         self.suspension.on_begin = self._suspend
         self.long_work = LongWork(self.suspension)
         self.counted = CountedCalls() if server.error_budget is not None else None
-        self.is_disconnected_by_operator = False
-        self.is_removed = False
-        self.sessions_opened = 0
+        self.is_disconnected_by_operator = self.is_removed = self._closed = False
+        self.sessions_opened = self.sessions_replaced = self.pause_count = 0
         self.paused_until = float("-inf")
-        self.pause_count = 0
         self.on_pause: Callable[[float], None] = lambda _: None
         self.on_suspend: Callable[[], None] = lambda: None
         self.on_change: Callable[[], None] = lambda: None
         self.on_resources: Callable[[str | None], None] = lambda _: None
-        shared = (self.long_work, self.suspension, context)
+        shared = self.long_work, self.suspension, context
         self._opener = SessionOpener(
             server, masker, *shared, lambda: self.on_change(), lambda uri: self.on_resources(uri)
         )
-        self.errors = self._opener.errors
-        self.availability = self._opener.availability
+        self.errors, self.availability = self._opener.errors, self._opener.availability
         self.record_failure = self._opener.record_failure
         self.recent_calls = RecentCalls()
+        self._on_demand: OnDemand | None = None
+        if (idle_stop_s := server.stops_after_s) is not None:
+            self._on_demand = OnDemand(idle_stop_s, lambda: self.in_flight, self.recent_calls, self._stop_idle)
         self._logged_error = ""
         self._start_limiter = context.start_limiter
         self._session: Session | None = None
         self._opening: asyncio.Task[Session] | None = None
         self._per_call_sessions: set[Session] = set()
         self._background: set[asyncio.Task[None]] = set()
-        self._closed = False
 
     @property
     def error(self) -> NoSessionError | None:
@@ -112,11 +104,6 @@ class ServerConnection:
         return self._opener.attempts, self._opener.opened
 
     @property
-    def credential(self) -> str:
-        """The digest of what it was last connected with; empty before, and if nothing of the server is cached."""
-        return self._opener.credential
-
-    @property
     def session(self) -> Session | None:
         """The live session, if there is one. From other threads only its attributes may be read."""
         session = self._session
@@ -126,6 +113,14 @@ class ServerConnection:
     def tools(self) -> Mapping[str, ToolDefinition] | None:
         """The tools of the live session, None when there is none."""
         return None if (session := self.session) is None else session.tools
+
+    @property
+    def listed(self) -> Listed | None:
+        """What the server lists, also while it is idle; None if that is not known. From any thread."""
+        session, is_idle = self._session, self.is_idle
+        if session is not None and (is_idle or not session.lost):
+            return session.listed()
+        return self._on_demand.listed if is_idle and self._on_demand is not None else None
 
     @property
     def in_flight(self) -> int:
@@ -138,23 +133,49 @@ class ServerConnection:
         return self._opener.ignored_events
 
     @property
+    def identity(self) -> str:
+        """A digest of program, address and credentials, by which the server knows the worker; empty before the first
+        attempt to connect."""
+        return self._opener.identity
+
+    @property
     def state(self) -> State:
         """The state of the shared session."""
         if self._opening is not None:
-            return State.RECONNECTING if self.sessions_opened else State.CONNECTING
+            return State.RECONNECTING if self.sessions_opened and not self._is_resting else State.CONNECTING
         if self.session is not None:
             return State.CONNECTED
+        if self.is_idle:
+            return State.IDLE
         return State.DISCONNECTED if self.error is None else State.ERROR
 
     @property
+    def is_idle(self) -> bool:
+        """Whether there is no session because the server starts on demand, and nobody needs it now."""
+        is_wanted = self._on_demand is None or self._opening is not None or self.session is not None
+        return not (is_wanted or self.error or self.is_disconnected_by_operator or self._closed)
+
+    @property
+    def _is_resting(self) -> bool:
+        return self._on_demand is not None and self._on_demand.is_resting
+
+    @property
     def is_starting(self) -> bool:
-        """Whether no attempt to open the first session has ended, so that nothing is known of the server yet."""
+        """Whether no attempt to open the first session has ended, so that nothing is known of the server yet; or the
+        first one after it was idle."""
+        if self._on_demand is not None:
+            return self._is_resting and self._opening is not None and self.error is None
         return not (self.sessions_opened or self.last_error or self.is_disconnected_by_operator)
 
     @property
     def is_restarting(self) -> bool:
         """Whether the lost process of a stdio server is being started again, without a failure so far."""
         return self.server.transport == "stdio" and self._opening is not None and self.error is None
+
+    async def start(self) -> None:
+        """As `connected`, unless the server starts on demand: then its first call does that."""
+        if self._on_demand is None:
+            await self.connected()
 
     async def connected(self) -> Session:
         """The live session; connects if there is none.
@@ -254,7 +275,12 @@ class ServerConnection:
 
     def end_shared_suspension(self) -> None:
         """The workers no longer suspend the server: connect to it again, if it was suspended."""
-        if self.suspension.unshare() and not (self._closed or self.is_disconnected_by_operator):
+        if not self.suspension.unshare() or self._closed or self.is_disconnected_by_operator:
+            return
+        if self._on_demand is not None:
+            self._opener.error = None
+            self.on_change()
+        else:
             connecting = asyncio.create_task(self._reconnect_quietly())
             self._background.add(connecting)
             connecting.add_done_callback(self._background.discard)
@@ -267,7 +293,7 @@ class ServerConnection:
         self._detach_session()
         try:
             # Only until it has been there: a server that is replaced must not wait for others that never start.
-            is_limited = not self.sessions_opened and self.server.transport == "stdio"
+            is_limited = (not self.sessions_opened or self._is_resting) and self.server.transport == "stdio"
             async with self._start_limiter.slot() if is_limited else nullcontext():
                 session = await self._new_session()
         except NoSessionError as error:
@@ -277,9 +303,12 @@ class ServerConnection:
             raise
         else:
             self._session, self._logged_error = session, ""
+            self.sessions_replaced += bool(self.sessions_opened) and not self._is_resting
             self.sessions_opened += 1
             if self.sessions_opened > 1:
                 self.on_resources(None)  # nobody has heard what changed meanwhile
+            if self._on_demand is not None:
+                self._on_demand.begin()
             return session
         finally:
             self._opening = None
@@ -301,6 +330,13 @@ class ServerConnection:
             self._close_later(self._session, drain_s=drain_s)
         self._session = None
 
+    def _stop_idle(self) -> None:
+        if self._on_demand is not None and (session := self.session) is not None:
+            self._on_demand.rest(session)
+            self._detach_session()
+            logger.info("MCP server %s is stopped because it is idle; its next call starts it", self.server.name)
+            self.on_change()
+
     def _close_later(self, session: Session, drain_s: float = 0.0) -> None:
         task = asyncio.create_task(session.close(drain_s))
         self._background.add(task)
@@ -308,38 +344,6 @@ class ServerConnection:
 
     def _sessions(self) -> set[Session]:
         return self._per_call_sessions | ({self._session} if self._session is not None else set())
-
-    async def check(self, list_s: float, connect_s: float) -> bool:
-        """List the tools past every cache; without a session, or on failure, connect and list again.
-
-        Args:
-            connect_s: How long to wait for a connection, which is then still being made.
-
-        Returns:
-            Whether it listed them. If not, it is busy with calls, none of which has exceeded its timeout.
-
-        Raises:
-            NoSessionError: The server does not answer.
-        """
-        self.availability.record_attempt()
-        if (session := self.session) is None:
-            await self._connected_within(connect_s)
-            return True
-        try:
-            async with asyncio.timeout(list_s):
-                await session.list_tools()
-        except Exception as error:
-            if isinstance(error, TimeoutError | ListingError) and session.is_busy:
-                # It may handle one request at a time: a new session would cost the calls that it is busy with.
-                found = "MCP server %s did not list its tools within %g s: it is busy with %d calls"
-                logger.info(found, self.server.name, list_s, session.in_flight)
-                return False
-            logger.warning("MCP server %s failed its check: %s", self.server.name, describe_error(error, self.masker))
-            session.mark_lost("it failed its check")
-            await self._connected_within(connect_s)
-        else:
-            self.availability.record_answer()
-        return True
 
     async def refresh(self) -> tuple[Mapping[str, ToolDefinition], Mapping[str, ToolDefinition]]:
         """List the tools on an operator's request; those before, and those now.
@@ -358,13 +362,6 @@ class ServerConnection:
             raise failure from error
         self.on_change()
         return before, session.tools
-
-    async def _connected_within(self, connect_s: float) -> None:
-        try:
-            async with asyncio.timeout(connect_s):
-                await self.connected()
-        except TimeoutError:
-            raise self.error or self.errors.not_connected_within(connect_s) from None
 
     async def disconnect(self) -> None:
         """Close the session once its calls are done, and open no other one until `reconnect`."""
@@ -385,6 +382,8 @@ class ServerConnection:
     async def close(self) -> None:
         """End the sessions, and the one that is being opened; nothing can be connected afterwards."""
         self._closed = True
+        if self._on_demand is not None:
+            self._on_demand.cancel()
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait({self._opening})
@@ -393,11 +392,6 @@ class ServerConnection:
         self._session = None
         if self._background:
             await asyncio.wait({*self._background}, timeout=_CLOSE_S)
-
-
-def build_connections(servers: Iterable[ServerConfig], context: SessionContext) -> dict[str, ServerConnection]:
-    """The connections of one process, by server id."""
-    return {server.name: ServerConnection(server, build_server_masker(server), context) for server in servers}
 
 
 def _retrieve_exception(task: "asyncio.Task[Any]") -> None:

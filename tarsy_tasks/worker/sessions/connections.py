@@ -7,9 +7,12 @@ loop; what opens and closes connections at run time is `process.server_changes`.
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, ValuesView
 from typing import Protocol
 
+from tarsy_tasks.config import ServerConfig
+from tarsy_tasks.worker.maskers import build_server_masker
 from tarsy_tasks.worker.sessions.connection import ServerConnection
+from tarsy_tasks.worker.sessions.opening import SessionContext
 
-__all__ = ["Connections", "KeptPerServer"]
+__all__ = ["Connections", "KeptPerServer", "build_connections"]
 
 
 class KeptPerServer(Protocol):
@@ -69,3 +72,8 @@ class Connections(dict[str, ServerConnection]):
 
     def items(self) -> ItemsView[str, ServerConnection]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return self._now.items()
+
+
+def build_connections(servers: Iterable[ServerConfig], context: SessionContext) -> dict[str, ServerConnection]:
+    """The connections of one process, by server id."""
+    return {server.name: ServerConnection(server, build_server_masker(server), context) for server in servers}

@@ -5,6 +5,7 @@ Owns what is kept of a text, an object and a decoration. Which fields a definiti
 
 from typing import Any, cast
 
+from mcp_types import Prompt, Resource, ResourceTemplate
 from pydantic import BaseModel
 
 from tarsy_tasks.worker.maskers import Masker
@@ -14,8 +15,10 @@ __all__ = [
     "SHOWN_CHARS",
     "count_chars",
     "cut_text",
+    "describe",
     "dump_part",
     "is_short",
+    "mask_listed",
     "mask_object",
 ]
 
@@ -42,6 +45,22 @@ def cut_text(text: str, length: int) -> str:
 def mask_object(value: dict[str, Any], masker: Masker) -> dict[str, Any]:
     masked = masker.mask_json(value)
     return masked if isinstance(masked, dict) else {}  # too deep to be searched
+
+
+def describe(text: str | None, masker: Masker) -> str:
+    """The description of a definition, masked and cut."""
+    return cut_text(masker.mask_start(text or "", DESCRIPTION_CHARS + 1), DESCRIPTION_CHARS)
+
+
+def mask_listed(found: Prompt | Resource | ResourceTemplate, masker: Masker) -> dict[str, Any]:
+    """The fields that all definitions but those of tools have in common, except their names."""
+    icons, meta = [*map(dump_part, found.icons or ())], dict(found.meta or {})
+    return {
+        "title": masker.mask_start(found.title or "", SHOWN_CHARS),
+        "description": describe(found.description, masker),
+        "icons": tuple(mask_object(icon, masker) for icon in icons) if is_short(icons) else (),
+        "meta": mask_object(meta, masker) if is_short(meta) else {},
+    }
 
 
 def count_chars(value: Any) -> int:

@@ -1,55 +1,77 @@
-"""The definitions that a server lists, collected page by page: built in slices off the event loop, and bounded."""
+"""The definitions that a server lists, all pages of them: built in slices off the event loop, and bounded."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
-
-from mcp_types import CacheableResult
 
 from tarsy_tasks.models import FrozenModel
 from tarsy_tasks.worker.long_work import ASKED_S, LongWork
-from tarsy_tasks.worker.sessions.cache_hints import read_fresh_s
+from tarsy_tasks.worker.sessions.cache_hints import least, read_fresh_s
 from tarsy_tasks.worker.sessions.definition_fields import count_chars
-from tarsy_tasks.worker.sessions.paging import ListingError
+from tarsy_tasks.worker.sessions.paging import ListingError, Page, read_pages
 
-__all__ = ["DefinitionList"]
+__all__ = ["DefinitionList", "list_definitions"]
 
 _MAX_CHARS = 1024 * 1024
 """Of all that is kept of one list."""
 _SLICE = 50
 
 T = TypeVar("T")
+PageT = TypeVar("PageT", bound=Page)
 Definition = TypeVar("Definition", bound=FrozenModel)
 
 
+@dataclass(frozen=True)
 class DefinitionList(Generic[Definition]):
-    """What a server has listed so far; `method` is MCP's name of the request.
+    """What a server has listed.
 
     Attributes:
         fresh_s: How long its server lets it be kept, the least of all pages; None if it does not say.
     """
 
+    definitions: tuple[Definition, ...] = ()
+    fresh_s: float | None = None
+
+
+async def list_definitions(
+    method: str,
+    fetch: Callable[[str | None], Awaitable[PageT]],
+    entries_of: Callable[[PageT], Sequence[T]],
+    build: Callable[[T], Definition],
+    long_work: LongWork,
+) -> DefinitionList[Definition]:
+    """All that a server lists.
+
+    Args:
+        method, fetch: As for `read_pages`.
+        entries_of: What is on a page.
+        build: What is kept of an entry, masked; called off the event loop.
+
+    Raises:
+        ListingError: The list does not end, or is too long.
+        MCPError: The request failed.
+    """
+    kept = _Definitions[Definition](method)
+    fresh_s: float | None = None
+    async for page in read_pages(method, fetch, lambda page: len(entries_of(page))):
+        entries, fresh_s = entries_of(page), least(fresh_s, read_fresh_s(page))
+        for start in range(0, len(entries), _SLICE):
+            await long_work.run(kept.add, entries[start : start + _SLICE], build, allowed_s=ASKED_S)
+    return DefinitionList(tuple(kept.definitions), fresh_s)
+
+
+class _Definitions(Generic[Definition]):
+    """Those that a server has listed so far."""
+
     def __init__(self, method: str) -> None:
-        self.fresh_s: float | None = None
+        self.definitions: list[Definition] = []
         self._method = method
-        self._found: list[Definition] = []
         self._chars = 0
 
-    @property
-    def definitions(self) -> tuple[Definition, ...]:
-        return tuple(self._found)
-
-    def note_hint(self, page: CacheableResult) -> None:
-        if (found := read_fresh_s(page)) is not None:
-            self.fresh_s = found if self.fresh_s is None else min(self.fresh_s, found)
-
-    async def add(self, page: Sequence[T], build: Callable[[T], Definition], long_work: LongWork) -> None:
-        for start in range(0, len(page), _SLICE):
-            await long_work.run(self._add, page[start : start + _SLICE], build, allowed_s=ASKED_S)
-
-    def _add(self, page: Sequence[T], build: Callable[[T], Definition]) -> None:
-        for each in page:
+    def add(self, entries: Sequence[T], build: Callable[[T], Definition]) -> None:
+        for each in entries:
             definition = build(each)
             self._chars += count_chars(definition.model_dump(mode="json"))
             if self._chars > _MAX_CHARS:
                 raise ListingError(f"has a {self._method} of more than {_MAX_CHARS} characters")
-            self._found.append(definition)
+            self.definitions.append(definition)

@@ -1,52 +1,129 @@
-"""That a server has changed its lists, in the 2026 era: it says so over a stream that a client opens for that.
+"""Notices that a server has changed its tools or resources, while a session is open.
 
-Owns the stream, and opening it again. In the handshake era the notifications come by themselves.
+Owns how servers say so, which differs between the eras of MCP, and how often the tools are listed for that reason.
+Listing them is the session's.
 """
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from mcp import Client, MCPError
 from mcp.client.subscriptions import SubscriptionLost, ToolsListChanged
+from mcp_types import ResourceListChangedNotification, ResourceUpdatedNotification, ToolListChangedNotification
 
-__all__ = ["listen_for_lists"]
+from tarsy_tasks.worker.maskers import Masker
+from tarsy_tasks.worker.sessions.call_errors import describe_error
 
-_PAUSE_S = 5.0
+__all__ = ["ListChanges"]
+
+logger = logging.getLogger(__name__)
+
+_RELIST_PAUSE_S = 1.0
+_LISTEN_PAUSE_S = 5.0
 _METHOD_NOT_FOUND = -32601
 
 
-async def listen_for_lists(
-    client: Client,
-    is_lost: Callable[[], bool],
-    on_tools: Callable[[], None] | None,
-    on_resources: Callable[[], None] | None,
-) -> None:
-    """Listen until the session is lost, or the server turns out not to know the request.
+class ListChanges:
+    """Those of one session.
 
     Args:
-        on_tools: Called when the tools have changed, or may have between two streams; None: nobody wants to know.
-        on_resources: The same of the resources.
+        server: Id of the server, for the log.
+        relist: Lists the tools again.
+        is_lost: Whether the session is lost.
+        on_resources: Called when a resource has changed, with its URI; None: any of them may have.
+        follows_resources: Ask the server to report changes of its resources.
     """
-    may_have_missed = False
-    while not is_lost():
-        try:
-            async with client.listen(
-                tools_list_changed=on_tools is not None, resources_list_changed=on_resources is not None
-            ) as events:
-                if may_have_missed:
-                    _call(on_tools)
-                    _call(on_resources)
-                async for event in events:
-                    _call(on_tools if isinstance(event, ToolsListChanged) else on_resources)
-        except MCPError as error:
-            if error.code == _METHOD_NOT_FOUND:
-                return
-        except (SubscriptionLost, TimeoutError):
-            pass
-        may_have_missed = True
-        await asyncio.sleep(_PAUSE_S)
 
+    def __init__(
+        self,
+        server: str,
+        relist: Callable[[], Awaitable[None]],
+        is_lost: Callable[[], bool],
+        masker: Masker,
+        on_resources: Callable[[str | None], None],
+        *,
+        follows_resources: bool,
+    ) -> None:
+        self._server = server
+        self._relist = relist
+        self._is_lost = is_lost
+        self._masker = masker
+        self._on_resources = on_resources
+        self._follows_resources = follows_resources
+        self._changed = asyncio.Event()
+        self._following: list[asyncio.Task[None]] = []
 
-def _call(on_change: Callable[[], None] | None) -> None:
-    if on_change is not None:
-        on_change()
+    async def hear(self, message: Any) -> None:
+        """What the server sent besides answers."""
+        match message:
+            case ToolListChangedNotification():
+                self._changed.set()
+            case ResourceListChangedNotification():
+                self._on_resources(None)
+            case ResourceUpdatedNotification(params=updated):
+                self._on_resources(updated.uri)
+            case _:
+                pass
+
+    def follow(self, client: Client, *, is_handshake_era: bool) -> None:
+        """Have the tools listed whenever the server reports changes. In the handshake era many servers do so without
+        having announced it: those of the Python SDK cannot.
+        """
+        tools, resources = client.server_capabilities.tools, client.server_capabilities.resources
+        if tools is not None:
+            self._following.append(asyncio.create_task(self._relist_on_change()))
+        if is_handshake_era:
+            return
+        of_tools = tools is not None and bool(tools.list_changed)
+        of_resources = self._follows_resources and resources is not None and bool(resources.list_changed)
+        if of_tools or of_resources:
+            listening = self._listen(client, of_tools=of_tools, of_resources=of_resources)
+            self._following.append(asyncio.create_task(listening))
+
+    async def stop(self) -> None:
+        """Stop following them, before the session ends."""
+        for task in self._following:
+            task.cancel()
+        if self._following:
+            await asyncio.wait(self._following)
+        self._following.clear()
+
+    async def _relist_on_change(self) -> None:
+        while not self._is_lost():
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self._relist()
+            except Exception as error:
+                why = describe_error(error, self._masker)
+                logger.warning("MCP server %s changed its tools, but did not list them: %s", self._server, why)
+            # A server that changes its tools all the time is listed once a second.
+            await asyncio.sleep(_RELIST_PAUSE_S)
+
+    async def _listen(self, client: Client, *, of_tools: bool, of_resources: bool) -> None:
+        """In the 2026 era changes come over a stream; those between two streams are not reported."""
+        may_have_missed = False
+        while not self._is_lost():
+            try:
+                listening = client.listen(tools_list_changed=of_tools, resources_list_changed=of_resources)
+                async with listening as events:
+                    if may_have_missed:
+                        self._note(of_tools=of_tools, of_resources=of_resources)
+                    async for event in events:
+                        is_tools = isinstance(event, ToolsListChanged)
+                        self._note(of_tools=is_tools, of_resources=not is_tools)
+            except MCPError as error:
+                if error.code == _METHOD_NOT_FOUND:
+                    return
+            except (SubscriptionLost, TimeoutError):
+                pass
+            may_have_missed = True
+            await asyncio.sleep(_LISTEN_PAUSE_S)
+
+    def _note(self, *, of_tools: bool, of_resources: bool) -> None:
+        if of_tools:
+            self._changed.set()
+        if of_resources:
+            self._on_resources(None)

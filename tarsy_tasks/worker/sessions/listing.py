@@ -32,11 +32,11 @@ from tarsy_tasks.worker.sessions.paging import ListingError, read_pages
 from tarsy_tasks.worker.transport.tool_check import find_left_out
 
 __all__ = [
+    "Listed",
     "ListedTools",
     "ListingError",
     "UnmaskedTool",
     "build_definition",
-    "build_listing",
     "choose_name",
     "keep_visibility",
     "list_all_tools",
@@ -169,14 +169,26 @@ def build_definition(server: str, name: str, tool: Tool, masker: Masker) -> Tool
     )
 
 
-def build_listing(
-    server: ServerConfig,
-    tools: Mapping[str, ToolDefinition],
-    left_out: Mapping[str, str],
-    instructions: str,
-    masker: Masker,
-) -> ToolListing:
-    """What agents and the catalogue get from a server: its tools, and the configured instructions or else its own."""
-    instructions = server.instructions or masker.mask_start(instructions, _INSTRUCTIONS_CHARS + 1)
-    cut = cut_text(instructions, _INSTRUCTIONS_CHARS)
-    return ToolListing(server=server.name, tools=tuple(tools.values()), left_out=dict(left_out), instructions=cut)
+@dataclass(frozen=True)
+class Listed:
+    """What a server listed at one time, also when there is no session any more.
+
+    Attributes:
+        instructions: Its own, unmasked.
+        capabilities: As of its session.
+    """
+
+    server: ServerConfig
+    tools: Mapping[str, ToolDefinition]
+    left_out: Mapping[str, str]
+    instructions: str
+    capabilities: tuple[str, ...]
+    masker: Masker
+
+    def build(self) -> ToolListing:
+        """What agents and the catalogue get: its tools, and the configured instructions or else its own. Safe to call
+        from any thread."""
+        own = self.server.instructions or self.masker.mask_start(self.instructions, _INSTRUCTIONS_CHARS + 1)
+        cut = cut_text(own, _INSTRUCTIONS_CHARS)
+        tools, left_out = tuple(self.tools.values()), dict(self.left_out)
+        return ToolListing(server=self.server.name, tools=tools, left_out=left_out, instructions=cut)

@@ -87,7 +87,7 @@ class SessionOpener:
 
     Args:
         on_tools: Called when a server has changed its tools and listed them.
-        on_resources: Called when it says that a resource has changed, with its URI; None: any of them may have.
+        on_resources: As of `ServerConnection`.
     """
 
     def __init__(
@@ -125,9 +125,9 @@ class SessionOpener:
         return self._transport.ignored_events
 
     @property
-    def credential(self) -> str:
-        """As of `ServerTransport`."""
-        return self._transport.credential
+    def identity(self) -> str:
+        """As of `ServerConnection`."""
+        return self._transport.identity
 
     async def open(self, *, is_trial: bool = False) -> Session:
         """A new session; tried again for as long as the server is expected back.
@@ -213,8 +213,8 @@ class SessionOpener:
         self.errors.longer_attempt_s = self._connect_s if is_longer else None
 
     def _new_session(self, mode: Mode) -> Session:
-        following = self._on_tools, self._on_resources, self._note_left_out
-        return Session(self._server, self._transport, mode, *following, self._masker, self._long_work)
+        heard = self._on_tools, self._on_resources, self._note_left_out
+        return Session(self._server, self._transport, mode, *heard, self._masker, self._long_work)
 
     def _note_left_out(self, tools: Mapping[str, str]) -> None:
         """The server listed tools that are not valid; logged when they change."""

@@ -6,15 +6,17 @@ Owns when such a list is over, or endless. What is in a page, its caller knows.
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol, TypeVar
 
-__all__ = ["ListingError", "read_pages"]
+__all__ = ["ListingError", "Page", "read_pages"]
 
 _MAX_PAGES = 200
 _MAX_ENTRIES = 10_000
 
 
 class Page(Protocol):
-    """Attributes:
-    next_cursor: Of the next page; None on the last one.
+    """One page of a list.
+
+    Attributes:
+        next_cursor: Of the next page; None on the last one.
     """
 
     next_cursor: str | None

@@ -18,6 +18,11 @@ class RecentCalls:
     def __init__(self) -> None:
         self._calls: deque[tuple[float, bool]] = deque(maxlen=_MOST)
 
+    @property
+    def last_at(self) -> float:
+        """When the last call ended, monotonic time; the beginning of time if there was none."""
+        return self._calls[-1][0] if self._calls else float("-inf")
+
     def record(self, *, failed: bool) -> None:
         """A call is over; it failed if its result is an error, or there is none."""
         self._calls.append((time.monotonic(), failed))

@@ -1,8 +1,8 @@
 """One open MCP session, from its connect to its end.
 
-Owns the SDK's `Client`, which one task must enter and leave because of its cancel scopes; the server's list of tools,
-kept current; and the signs that a session is lost or stuck. Everything runs on the session loop. When a session is
-opened or replaced is decided in `connection`.
+Owns the SDK's `Client`, which one task must enter and leave because of its cancel scopes; the server's list of tools;
+and the signs that a session is lost or stuck. Everything runs on the session loop. When a session is opened or replaced
+is decided in `connection`; `list_changes` notices when the list of tools has changed.
 """
 
 import asyncio
@@ -10,30 +10,22 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
-from functools import partial
 from importlib.metadata import version
 from typing import Any, Literal, TypeVar, cast
 
 from mcp import Client, MCPError
 from mcp.shared.dispatcher import Dispatcher
-from mcp_types import (
-    LOG_LEVEL_META_KEY,
-    CallToolResult,
-    Implementation,
-    ResourceListChangedNotification,
-    ResourceUpdatedNotification,
-    ToolListChangedNotification,
-)
+from mcp_types import LOG_LEVEL_META_KEY, CallToolResult, Implementation
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from tarsy_tasks.config import ServerConfig
-from tarsy_tasks.models import ToolDefinition, ToolListing
+from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.worker.long_work import LongWork, charged_in_full
 from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.sessions.call_errors import describe_error
-from tarsy_tasks.worker.sessions.capabilities import name_capabilities
-from tarsy_tasks.worker.sessions.list_changes import listen_for_lists
-from tarsy_tasks.worker.sessions.listing import ListingError, UnmaskedTool, build_listing, list_all_tools
+from tarsy_tasks.worker.sessions.capabilities import describe_capabilities
+from tarsy_tasks.worker.sessions.list_changes import ListChanges
+from tarsy_tasks.worker.sessions.listing import Listed, ListingError, UnmaskedTool, list_all_tools
 from tarsy_tasks.worker.sessions.output_check import find_output_problem
 from tarsy_tasks.worker.sessions.recovery import REQUEST_TIMEOUT, Executed, classify_error
 from tarsy_tasks.worker.sessions.tool_requests import shorten_tool_calls
@@ -51,7 +43,6 @@ Mode = Literal["auto", "legacy"]
 _CLIENT_INFO = Implementation(name="tarsy-tasks", version=version("tarsy-tasks"))
 _CLOSE_S = 8.0
 """Closing a stdio server takes up to 6.5 s when it ignores its closed stdin and SIGTERM."""
-_RELIST_PAUSE_S = 1.0
 _SHOWN_CHARS = 200
 _LOG_LEVEL = "info"
 
@@ -63,7 +54,8 @@ class Session:
         tools: The server's tools by name; replaced as a whole by every listing.
         server_info: The server's own name and version, masked.
         instructions: The server's instructions for models, unmasked.
-        capabilities: What the server says that it offers, as `name_capabilities` names it.
+        capabilities: What it offers, as in `HealthRecord`.
+        opened_at: When the handshake was complete; monotonic time.
         end_reason: Why the session ended, for an error text; empty while it is usable.
         lost: No call may be sent over it any more.
         in_flight: Number of running calls.
@@ -73,7 +65,7 @@ class Session:
 
     Args:
         on_tools: Called when the server has changed its tools and listed them.
-        on_resources: Called when a resource has changed, with its URI; None: any of them may have.
+        on_resources: As of `ListChanges`.
         on_left_out: Called after each listing with the tools that are not valid, and why.
     """
 
@@ -90,8 +82,9 @@ class Session:
     ) -> None:
         self.tools: Mapping[str, ToolDefinition] = {}
         self._left_out: Mapping[str, str] = {}
-        self.capabilities: tuple[str, ...] = ()
         self.protocol = self.server_info = self.instructions = self.end_reason = ""
+        self.capabilities: tuple[str, ...] = ()
+        self.opened_at = 0.0
         self.lost = self.is_handshake_era = self.died_in_handshake = False
         self.in_flight = 0
         self.longest_call_s = 0.0
@@ -110,7 +103,6 @@ class Session:
         self._probing: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
         self._closing = asyncio.Event()
-        self._tools_changed = asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
 
     @property
@@ -135,7 +127,11 @@ class Session:
 
     async def _run(self, ready: asyncio.Future[None], connect_s: float) -> None:
         started = time.monotonic()
-        following: list[asyncio.Task[None]] = []
+        cache = self._server.cache
+        changes = ListChanges(
+            *(self._server.name, self._relist, lambda: self.lost, self._masker, self._on_resources),
+            follows_resources=cache is not None and cache.resources is not None,
+        )
         try:
             # Not anyio.fail_after: entered here and left elsewhere, it would break the nesting of the SDK's scopes.
             async with asyncio.timeout(connect_s) as limit:
@@ -146,7 +142,7 @@ class Session:
                     client_info=_CLIENT_INFO,
                     cache=None,
                     mode=self._mode,
-                    message_handler=self._on_message,
+                    message_handler=changes.hear,
                 ) as client:
                     self._client = client
                     cast("Any", client.session).validate_tool_result = _accept
@@ -154,7 +150,7 @@ class Session:
                     self._describe(client)
                     await self.list_tools()
                     limit.reschedule(None)
-                    following = self._follow_changes(client)
+                    changes.follow(client, is_handshake_era=self.is_handshake_era)
                     logger.info(
                         "connected to MCP server %s: %s, protocol %s (%s era), %s, %d tools, %d ms",
                         *(self._server.name, self._server.transport, self.protocol, self.era, self.server_info),
@@ -162,23 +158,24 @@ class Session:
                     )
                     ready.set_result(None)
                     await self._closing.wait()
-                    await _cancel(following)
+                    await changes.stop()
         except BaseException as error:
             self.mark_lost(describe_error(_first_leaf(error), self._masker))
             if not ready.done():
                 ready.set_exception(_first_leaf(error))
         finally:
-            await _cancel(following)
+            await changes.stop()
             self.lost = True
 
     def _describe(self, client: Client) -> None:
         info = client.server_info
-        self.capabilities = name_capabilities(client.server_capabilities)
         self.protocol = client.protocol_version
         self.is_handshake_era = self.protocol in HANDSHAKE_PROTOCOL_VERSIONS
         name = f"{info.name} {info.version}".strip() if info else "anonymous"
         self.server_info = self._masker.mask_start(name, _SHOWN_CHARS)
         self.instructions = (client.instructions or "").strip()
+        self.capabilities = tuple(describe_capabilities(client.server_capabilities))
+        self.opened_at = time.monotonic()
 
     def _on_transport_end(self, reason: str) -> None:
         self.died_in_handshake = self._client is None
@@ -214,9 +211,10 @@ class Session:
         self._left_out = listed.left_out
         self._on_left_out(listed.left_out)
 
-    def listing(self) -> ToolListing:
-        """What agents and the catalogue get from the server. Safe to call from any thread."""
-        return build_listing(self._server, self.tools, self._left_out, self.instructions, self._masker)
+    def listed(self) -> Listed:
+        """What the server has listed, which does not change and outlives the session. From any thread."""
+        about = self.instructions, self.capabilities
+        return Listed(self._server, self.tools, self._left_out, *about, self._masker)
 
     def unmasked_schema(self, tool: str) -> Mapping[str, Any] | None:
         """A tool's schema before masking, None if masking changed nothing. Safe to call from any thread."""
@@ -321,49 +319,13 @@ class Session:
         finally:
             self._probing = None
 
-    def _follow_changes(self, client: Client) -> list["asyncio.Task[None]"]:
-        """Keep `tools` current when the server reports changes. In the handshake era many servers do so without having
-        announced it: those of the Python SDK cannot.
-        """
-        tools, resources = client.server_capabilities.tools, client.server_capabilities.resources
-        following = [] if tools is None else [asyncio.create_task(self._relist_on_change())]
-        if not self.is_handshake_era:
-            on_tools = self._tools_changed.set if tools is not None and tools.list_changed else None
-            is_cached = self._server.resource_cache_s is not None
-            is_listed = is_cached and resources is not None and resources.list_changed
-            on_resources = partial(self._on_resources, None) if is_listed else None
-            if on_tools or on_resources:
-                listening = listen_for_lists(client, lambda: self.lost, on_tools, on_resources)
-                following.append(asyncio.create_task(listening))
-        return following
-
-    async def _on_message(self, message: Any) -> None:
-        match message:
-            case ToolListChangedNotification():
-                self._tools_changed.set()
-            case ResourceListChangedNotification():
-                self._on_resources(None)
-            case ResourceUpdatedNotification(params=updated):
-                self._on_resources(updated.uri)
-            case _:
-                pass
-
-    async def _relist_on_change(self) -> None:
-        while not self.lost:
-            await self._tools_changed.wait()
-            self._tools_changed.clear()
-            try:
-                before = self.tools
-                await self._long_work.pause()  # not within the time limit of the listing
-                with charged_in_full():
-                    await self.list_tools()
-                if self.tools is not before:
-                    self._on_tools()
-            except Exception as error:
-                why = describe_error(error, self._masker)
-                logger.warning("MCP server %s changed its tools, but did not list them: %s", self._server.name, why)
-            # A server that changes its tools all the time is listed once a second.
-            await asyncio.sleep(_RELIST_PAUSE_S)
+    async def _relist(self) -> None:
+        before = self.tools
+        await self._long_work.pause()  # not within the time limit of the listing
+        with charged_in_full():
+            await self.list_tools()
+        if self.tools is not before:
+            self._on_tools()
 
     async def close(self, drain_s: float = 0.0) -> None:
         """End the session once its calls are done, at most `drain_s` seconds from now."""
@@ -393,14 +355,6 @@ def _client_over(transport: AbstractAsyncContextManager[Dispatcher[Any]], **opti
 
 async def _accept(_tool: str, _result: CallToolResult) -> None:
     """In place of the SDK's check of a result, which makes an error of an answer that can be read."""
-
-
-async def _cancel(tasks: "list[asyncio.Task[None]]") -> None:
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
-    tasks.clear()
 
 
 def _first_leaf(error: BaseException) -> BaseException:

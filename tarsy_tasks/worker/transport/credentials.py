@@ -1,9 +1,11 @@
 """Authentication to a server over HTTP: headers, tokens, keys.
 
 Owns what is put into a request, and its renewal when the server refuses it: a secret in a file may have been replaced,
-a token revoked. Where requests may go is checked in `http_client`. Everything runs on the session loop.
+a token revoked. Where requests may go is checked in `http_client`. Everything runs on the session loop, but files are
+read in a thread.
 """
 
+import asyncio
 import logging
 import os
 from base64 import b64encode
@@ -51,9 +53,14 @@ class RequestCredentials:
 
 
 class Credentials:
-    """The credentials for one server, shared by its sessions in this process."""
+    """The credentials for one server, shared by its sessions in this process.
+
+    Attributes:
+        resolved: The server as it was last resolved; None before.
+    """
 
     def __init__(self, server: ServerConfig, on_secrets: Callable[[Iterable[str]], None]) -> None:
+        self.resolved: ResolvedServer | None = None
         self._server = server
         self._on_secrets = on_secrets
         self._fixed = RequestCredentials()
@@ -61,7 +68,7 @@ class Credentials:
 
     def use(self, resolved: ResolvedServer) -> None:
         """Use the credentials of a configuration that was just resolved."""
-        self._fixed = _build_fixed(resolved)
+        self.resolved, self._fixed = resolved, _build_fixed(resolved)
         if not isinstance(resolved.auth, OAuthClientCredentials):
             return
         if self._tokens is None:
@@ -79,7 +86,7 @@ class Credentials:
     async def renew(self, refused: RequestCredentials) -> RequestCredentials | None:
         """What to send after the server has refused this; None when there is nothing else. Raises as `current`."""
         try:
-            resolved = resolve_variables(self._server, os.environ)
+            resolved = await asyncio.to_thread(resolve_variables, self._server, os.environ)
         except ConfigError as error:
             logger.warning("the credentials for MCP server %s were not renewed: %s", self._server.name, error)
             return None

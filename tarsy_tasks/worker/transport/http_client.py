@@ -43,7 +43,7 @@ _COOKIE_BYTES = 4096
 
 @cache
 def ssl_context(*, verify: bool, ca_file: str | None) -> ssl.SSLContext:
-    """The TLS context for these settings, built once per process: that blocks the loop for 20 ms.
+    """The TLS context for these settings, built once per process: that takes 20 ms, so not on the loop.
 
     Raises:
         OSError: `ca_file` cannot be read, or is not a certificate.

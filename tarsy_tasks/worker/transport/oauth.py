@@ -163,7 +163,9 @@ class TokenSource:
             # A new client for each token, about one an hour, so that no connection stays open.
             async with (
                 asyncio.timeout(self._fetch_s),
-                httpx2.AsyncClient(verify=_tls(self._ca_file), timeout=self._fetch_s) as client,
+                httpx2.AsyncClient(
+                    verify=await asyncio.to_thread(_tls, self._ca_file), timeout=self._fetch_s
+                ) as client,
             ):
                 where = auth.token_url or await _discover(client, auth.issuer or "")
                 response = await client.send(_build_request(client, where, auth), stream=True)
@@ -185,7 +187,7 @@ class TokenSource:
 
 @cache
 def _tls(ca_file: str | None) -> ssl.SSLContext:
-    """Built once per process: that blocks the loop for 20 ms."""
+    """Built once per process: that takes 20 ms, so not on the loop."""
     context = httpx2.create_ssl_context()
     if ca_file is not None:
         context.load_verify_locations(ca_file)

@@ -1,12 +1,16 @@
 """From a server's configuration to the dispatcher of its messages.
 
 Owns the choice of transport and its parameters. Variables are resolved here, each time just before connecting: no other
-process needs the secrets of a server, and a secret may be replaced while the worker runs.
+process needs the secrets of a server, and a secret may be replaced while the worker runs. What is read from files is
+read in a thread: parsing 64 kB of variables takes 80 ms, and a network file system may not answer at all.
 """
 
+import asyncio
 import os
+import ssl
 from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -19,7 +23,6 @@ from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.worker.long_work import LongWork
 from tarsy_tasks.worker.time_budget import Suspension
 from tarsy_tasks.worker.transport.child_watch import ChildWatch
-from tarsy_tasks.worker.transport.credential_digest import digest_credential
 from tarsy_tasks.worker.transport.credentials import Credentials, address_of
 from tarsy_tasks.worker.transport.flood import Flood
 from tarsy_tasks.worker.transport.http_client import HttpClient, ssl_context, without_secrets
@@ -45,7 +48,6 @@ class ServerTransport:
 
     Attributes:
         address: Its URL without credentials, as it was last resolved; empty for stdio, and before.
-        credential: The digest of what was last used to connect; empty before, and if nothing is cached.
 
     Args:
         on_secrets: Called with every credential before it is used, so that it is masked.
@@ -63,7 +65,7 @@ class ServerTransport:
         long_work: LongWork,
         suspension: Suspension,
     ) -> None:
-        self.address = self.credential = ""
+        self.address = ""
         self._server = server
         self._output = output
         self._inheritance = inheritance
@@ -81,7 +83,14 @@ class ServerTransport:
         """As of `Flood.ignored`, over all sessions."""
         return self._flood.ignored
 
-    def open(self, on_end: Callable[[str], None]) -> AbstractAsyncContextManager[Dispatcher[Any]]:
+    @property
+    def identity(self) -> str:
+        """As of `ResolvedServer`, as it was last resolved; empty before."""
+        resolved = self._credentials.resolved
+        return "" if resolved is None else resolved.identity
+
+    @asynccontextmanager
+    async def open(self, on_end: Callable[[str], None]) -> AsyncGenerator[Dispatcher[Any]]:
         """A transport, not yet connected, that yields what the SDK's `ClientSession` sends and receives with.
 
         Args:
@@ -90,18 +99,21 @@ class ServerTransport:
         Raises:
             ConfigError: A variable is not set, a file cannot be read, or a value is not valid.
         """
-        resolved = resolve_variables(self._server, os.environ)
+        resolved = await asyncio.to_thread(resolve_variables, self._server, os.environ)
+        if self._server.transport == "stdio":
+            resolved = replace(resolved, inherited=self._inheritance.environment_for(self._server, os.environ))
+        self._credentials.resolved = resolved
         self._on_secrets(resolved.secrets)
         self.address = str(without_secrets(address_of(resolved))) if resolved.url is not None else ""
-        if self._server.resource_cache_s is not None:
-            self.credential = digest_credential(self._server, resolved, self._inherited())
         match self._server.transport:
             case "stdio":
-                return self._stdio(resolved, on_end)
+                transport = self._stdio(resolved, on_end)
             case "sse":
-                return self._sse(resolved, on_end)
+                transport = self._sse(resolved, on_end)
             case "http":
-                return self._http(resolved)
+                transport = self._http(resolved)
+        async with transport as dispatcher:
+            yield dispatcher
 
     @asynccontextmanager
     async def _stdio(self, resolved: ResolvedServer, on_end: Callable[[str], None]) -> AsyncGenerator[Dispatcher[Any]]:
@@ -119,22 +131,17 @@ class ServerTransport:
         return StdioCommand(
             command=resolved.command,
             args=[value.get_secret_value() for value in resolved.args],
-            env=self._inherited() | own,
+            env={**resolved.inherited, **own},
             cwd=resolved.cwd,
             max_message_bytes=self._server.max_message_bytes,
         )
 
-    def _inherited(self) -> dict[str, str]:
-        """What the process of a stdio server gets of the worker's variables."""
-        if self._server.transport != "stdio":
-            return {}
-        return self._inheritance.environment_for(self._server, os.environ)
-
     @asynccontextmanager
     async def _http(self, resolved: ResolvedServer) -> AsyncGenerator[Dispatcher[Any]]:
         limit_bytes = self._server.max_message_bytes
+        tls = await asyncio.to_thread(self._tls, resolved)
         async with (
-            self._client(resolved) as client,
+            self._client(resolved, tls) as client,
             streamable_http_transport(
                 address_of(resolved),
                 client,
@@ -148,8 +155,9 @@ class ServerTransport:
 
     @asynccontextmanager
     async def _sse(self, resolved: ResolvedServer, on_end: Callable[[str], None]) -> AsyncGenerator[Dispatcher[Any]]:
+        tls = await asyncio.to_thread(self._tls, resolved)
         async with (
-            self._client(resolved) as client,
+            self._client(resolved, tls) as client,
             sse_transport(
                 address_of(resolved),
                 client,
@@ -162,13 +170,16 @@ class ServerTransport:
         ):
             yield dispatcher
 
-    def _client(self, resolved: ResolvedServer) -> HttpClient:
-        server, timeouts = self._server, self._server.timeouts
-        longest_s = max(timeouts.longest_call_s, timeouts.list_s, timeouts.connect_s)
+    def _tls(self, resolved: ResolvedServer) -> ssl.SSLContext:
         try:
-            tls = ssl_context(verify=server.verify_ssl, ca_file=resolved.ca_file)
+            return ssl_context(verify=self._server.verify_ssl, ca_file=resolved.ca_file)
         except OSError as error:
-            raise ConfigError(f"servers.{server.name}.ca_file: {resolved.ca_file} cannot be used: {error}") from None
+            at = f"servers.{self._server.name}.ca_file"
+            raise ConfigError(f"{at}: {resolved.ca_file} cannot be used: {error}") from None
+
+    def _client(self, resolved: ResolvedServer, tls: ssl.SSLContext) -> HttpClient:
+        timeouts = self._server.timeouts
+        longest_s = max(timeouts.longest_call_s, timeouts.list_s, timeouts.connect_s)
         self._credentials.use(resolved)
         timeout = httpx2.Timeout(timeouts.connect_s, read=longest_s + _READ_SLACK_S, pool=None)
         return HttpClient(tls, timeout, origin=address_of(resolved), credentials=self._credentials)
