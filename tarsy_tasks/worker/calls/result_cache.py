@@ -16,9 +16,10 @@ from pydantic import ValidationError
 from redis.exceptions import RedisError
 
 from tarsy_tasks.broker import answer_cache, keys
+from tarsy_tasks.config.cache import Cache
 from tarsy_tasks.interceptors import Answer, Ending, Proceed, Stage
 from tarsy_tasks.methods import LIST_RESOURCE_TEMPLATES, LIST_RESOURCES, READ_RESOURCE
-from tarsy_tasks.models import ToolResult
+from tarsy_tasks.models import ToolDefinition, ToolResult
 from tarsy_tasks.outcomes import Outcome
 from tarsy_tasks.telemetry.audit import build_canonical
 from tarsy_tasks.telemetry.outage_log import OutageLog
@@ -108,7 +109,7 @@ class ResultCache:
 
     async def __call__(self, call: RunningCall, proceed: Proceed) -> Ending:
         # What another worker has begun is its to answer.
-        if call.connection.server.cache is None or call.may_have_run or (question := self._read_question(call)) is None:
+        if call.may_have_run or (question := self._read_question(call)) is None:
             return await proceed()
         if call.info.no_cache or question.flight in self._stale:
             found = await self._find(call, question, is_asking=True)
@@ -121,17 +122,18 @@ class ResultCache:
             if flight.answer is not None:
                 return self._answer(call, flight.answer)
             if not flight.was_cancelled:
-                return await proceed()  # whoever waited asks now, as without a cache
+                return await proceed()  # those that waited ask for themselves, as without a cache
         return await self._fly(call, proceed, question)
 
     def _read_question(self, call: RunningCall) -> _Question | None:
         """What a call asks; None if its answer is not to be kept."""
         connection, cache, definition = call.connection, call.connection.server.cache, call.definition
-        assert cache is not None
+        if cache is None:
+            return None
         if call.operation in _OF_RESOURCES and cache.resources and not connection.is_disconnected_by_operator:
             kind, ttl_s = RESOURCES, cache.resources
             field = field_of(call.operation, call.arguments.get("uri", ""))
-        elif definition is not None and (found_s := self._find_ttl_s(call)) is not None:
+        elif definition is not None and (found_s := self._find_ttl_s(cache, definition, call.tool)) is not None:
             kind, ttl_s = TOOLS, found_s
             field = field_of(definition.fingerprint, build_canonical(call.arguments))
         else:
@@ -139,11 +141,9 @@ class ResultCache:
         place = place_of(connection, kind)
         return _Question(kind, place, field, ttl_s) if place else None
 
-    def _find_ttl_s(self, call: RunningCall) -> float | None:
-        cache, definition = call.connection.server.cache, call.definition
-        if cache is None or definition is None or (ttl_s := cache.ttl_s(call.tool)) is None:
-            return None
-        if definition.annotations.get("readOnlyHint") is not False:
+    def _find_ttl_s(self, cache: Cache, definition: ToolDefinition, tool: str) -> float | None:
+        ttl_s = cache.ttl_s(tool)
+        if ttl_s is None or definition.annotations.get("readOnlyHint") is not False:
             return ttl_s
         if definition.name not in self._not_read_only:
             self._not_read_only.add(definition.name)
