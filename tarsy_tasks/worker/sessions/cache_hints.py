@@ -1,13 +1,15 @@
 """What a server says about how long an answer may be kept (2026 era)."""
 
-from mcp_types import CacheableResult
+from mcp_types import CacheableResult, Result
 
 __all__ = ["least", "read_fresh_s"]
 
 
-def read_fresh_s(result: CacheableResult) -> float | None:
+def read_fresh_s(result: Result) -> float | None:
     """Seconds; 0: not at all; None if the server does not say, as in the handshake era."""
-    return result.ttl_ms / 1000 if "ttl_ms" in result.model_fields_set else None
+    if isinstance(result, CacheableResult) and "ttl_ms" in result.model_fields_set:
+        return result.ttl_ms / 1000
+    return None
 
 
 def least(*seconds: float | None) -> float | None:

@@ -4,11 +4,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from mcp_types import PaginatedResult
+
 from tarsy_tasks.models import FrozenModel
 from tarsy_tasks.worker.long_work import ASKED_S, LongWork
 from tarsy_tasks.worker.sessions.cache_hints import least, read_fresh_s
 from tarsy_tasks.worker.sessions.definition_fields import count_chars
-from tarsy_tasks.worker.sessions.paging import ListingError, Page, read_pages
+from tarsy_tasks.worker.sessions.paging import ListingError, read_pages
 
 __all__ = ["DefinitionList", "list_definitions"]
 
@@ -17,7 +19,7 @@ _MAX_CHARS = 1024 * 1024
 _SLICE = 50
 
 T = TypeVar("T")
-PageT = TypeVar("PageT", bound=Page)
+PageT = TypeVar("PageT", bound=PaginatedResult)
 Definition = TypeVar("Definition", bound=FrozenModel)
 
 
