@@ -54,9 +54,9 @@ class AgentConnection:
         self.agent = bound_agent(app) or ""
         self.replies = ReplyListener(lambda: _alive(found).backend.client.connection_pool, self.agent)
         self.is_one_redis = app.conf.broker_url == app.conf.result_backend
-        self._broker = (
-            self.replies.redis if self.is_one_redis else AsyncRedisExchange(lambda: broker_pool(_alive(found)))
-        )
+        self._broker = self.replies.redis
+        if not self.is_one_redis:
+            self._broker = AsyncRedisExchange(lambda: broker_pool(_alive(found)))
         self.in_flight = AsyncDeliveries(self._broker)
         self._signals: Any = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)
         """Those that Celery sends with each message."""

@@ -1,9 +1,9 @@
 """The lists of tools for which no worker has to be asked: those that the catalogue has as their sessions know them.
 
 Owns the one exchange with Redis for all servers, when a list counts as current, and the lists that were parsed. A list
-is current if a live worker serves the server, if all workers that report on it name that list and list it to all agents alike, and
-if this user may send calls to the server. For all other servers, workers of earlier versions included, a worker is to
-be asked: it connects, says why it cannot, or leaves out what this agent may not call.
+is current if a live worker serves the server, if all workers that report on it name that list and list it to all agents
+alike, and if this user may send calls to the server. Otherwise a worker is to be asked: it connects, says why it
+cannot, or leaves out what this agent may not call. Workers of earlier versions name no list, so they are always asked.
 """
 
 import asyncio
