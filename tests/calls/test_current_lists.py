@@ -82,10 +82,9 @@ def test_a_server_that_is_gone_says_why(worker: Worker, fragile: Path) -> None:
         assert {tool.server for tool in listed} == {"shop"}
 
 
-def test_nothing_is_listed_once_the_last_worker_has_stopped(
-    run_workers: StartWorker, tmp_path: Path, worker: Worker
-) -> None:
-    other = run_workers({"alone": witness(Ledger(tmp_path / "alone"))})
+@pytest.mark.usefixtures("worker")
+def test_nothing_is_listed_once_the_last_worker_has_stopped(start_worker: StartWorker, tmp_path: Path) -> None:
+    other = start_worker({"alone": witness(Ledger(tmp_path / "alone"))})
     with ToolExecutor(["alone"], timeout_s=1) as tools:
         wait_until(lambda: is_known(tools), "the list is current")
         other.stop()

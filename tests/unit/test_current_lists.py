@@ -178,12 +178,8 @@ def test_what_a_user_may_not_call_or_read_is_asked_for(
     workers.serve("desk", "look")
     workers.serve("shop", "pay")
     client.execute_command("ACL", "SETUSER", "limited", "on", ">limited", "~*", "&*", "+@all", *RIGHTS[denied])
-    login = urlsplit(redis_url).netloc.rpartition("@")[0]
-    url = (
-        redis_url.replace(f"//{login}@", "//limited:limited@")
-        if login
-        else redis_url.replace("//", "//limited:limited@")
-    )
+    parts = urlsplit(redis_url)
+    url = parts._replace(netloc=f"limited:limited@{parts.hostname}:{parts.port}").geturl()
     with build_app({"broker_url": url, "result_backend": url}) as app:
         listed = list_tools(app, "desk", "shop")
     assert set(listed.failed_servers) == ({"desk"} if denied == "queue" else {"desk", "shop"})
