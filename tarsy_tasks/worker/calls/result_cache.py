@@ -84,7 +84,7 @@ class ResultCache:
             if flight.answer is not None:
                 return self._answer(call, flight.answer)
             if not flight.was_cancelled:
-                return await proceed()  # whoever waited asks now, as without a cache
+                return await proceed()  # those that waited ask for themselves, as without a cache
         return await self._fly(call, proceed, entry, ttl_s)
 
     def _find_ttl_s(self, call: RunningCall) -> float | None:

@@ -129,7 +129,7 @@ class Reporting:
             logger.warning("the event %s was not sent: %s", kind, error)
 
     def _publish(self, changes: Sequence[SessionEvent]) -> None:
-        """For agents, whoever listens."""
+        """For agents that listen."""
         try:
             now = self._metrics.clock.now()
             with self._redis.pipeline(transaction=False) as pipeline:
