@@ -92,7 +92,7 @@ async def read_current_lists(
         raise BrokerUnavailable(f"Redis did not answer in time. {consequence}") from None
     except connection_errors():
         return {}  # asking tries again, or names the reason
-    return _take(servers, reply, known)
+    return await _take(servers, reply, known)
 
 
 def _build_command(connection: AgentConnection, servers: Sequence[str], known: Mapping[str, StoredListing]) -> Any:
@@ -105,7 +105,7 @@ def _build_command(connection: AgentConnection, servers: Sequence[str], known: M
     return ("EVAL_RO", _READ, 1 + len(names), keys.HEALTH_WORKERS, *names, keys.worker_health_key(""), ALIVE_S, *asked)
 
 
-def _take(servers: Sequence[str], reply: Sequence[Any], known: Known) -> dict[str, ToolListing]:
+async def _take(servers: Sequence[str], reply: Sequence[Any], known: Known) -> dict[str, ToolListing]:
     seconds, microseconds, *rows = reply
     now = int(seconds) + int(microseconds) / 1e6
     current: dict[str, ToolListing] = {}
@@ -115,6 +115,7 @@ def _take(servers: Sequence[str], reply: Sequence[Any], known: Known) -> dict[st
         texts, listing = row
         if (stored := _parse(listing, server)) is not None:
             known[server] = stored
+            await asyncio.sleep(0)  # many of them take their time, and answers to calls are waiting
         if server in known and _is_current(known[server], texts, now):
             known.move_to_end(server)
             current[server] = known[server]
