@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from tarsy_tasks.agent.search_calls import SearchCalls
 from tarsy_tasks.agent.search_tools import is_search_call
 from tarsy_tasks.agent.selection import Selection
 from tarsy_tasks.agent.submitted import SubmittedCall, encode_arguments
+from tarsy_tasks.agent.summaries import Summaries
 from tarsy_tasks.agent.unanswered import UnansweredCalls
 from tarsy_tasks.agent.waiting import retry_until
 from tarsy_tasks.broker.async_exchange import NotSentError
@@ -55,6 +56,7 @@ class CallDispatcher:
     Attributes:
         find_app: Gives the Celery application; called on first use, for it may have to be built.
         search_calls: Reads the calls of `search_tools` and `call_tool`.
+        summaries: Makes long results short; None for an executor without a summarizer.
     """
 
     find_app: "Callable[[], Celery]"
@@ -64,6 +66,7 @@ class CallDispatcher:
     run_id: str | None
     search_calls: SearchCalls
     priority: Priority = NORMAL
+    summaries: Summaries | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         info = CallInfo(agent_id=self.agent_id, run_id=self.run_id, reads_results=True)
@@ -73,13 +76,19 @@ class CallDispatcher:
         self._margin_s = min(_REPLY_MARGIN_LIMIT_S, _REPLY_MARGIN * self.timeout_s)
 
     def start(
-        self, calls: Iterable[ToolCall], *, is_submitted: bool = False, events: CallEvents | None = None
+        self,
+        calls: Iterable[ToolCall],
+        *,
+        is_submitted: bool = False,
+        events: CallEvents | None = None,
+        context: object = None,
     ) -> list[SubmittedCall]:
         """Begin to send calls, with one deadline for all; from any thread.
 
         Args:
             is_submitted: Somebody waits until they are sent.
             events: Hears what happens to them while they run; for one call only.
+            context: For the summarizer.
 
         Raises:
             ValueError: One of the calls cannot be sent as JSON. Nothing is sent.
@@ -92,6 +101,8 @@ class CallDispatcher:
             if is_submitted:
                 call.sent = Future()
             call.events = events
+            if self.summaries is not None:
+                call.summary = self.summaries.order(context)
         call_in_background(partial(self._send_all, submitted))
         return submitted
 
@@ -244,7 +255,23 @@ class CallDispatcher:
             # It did not run: its key may be used for another try.
             start_in_background(release_if_possible(call.claim))
         self.reader.has_cut = self.reader.has_cut or answer.large is not None
-        call.end(answer)
+        self.conclude(call, answer)
+
+    def conclude(self, call: SubmittedCall, answer: ToolResult) -> None:
+        """End a call with its answer, which may have to be summarized; on the loop."""
+        if self.summaries is None or call.has_ended or not self.summaries.may_shorten(call, answer):
+            call.end(answer)
+            return
+        # From now on only the summary ends it, in its own time.
+        call.stop_timer()
+        call.hear, call.is_summarized = None, True
+        call.deadline = max(call.deadline, time.monotonic() + self.summaries.timeout_s)
+        call.sending = start_in_background(self._end_summarized(self.summaries, call, answer), call.context)
+
+    async def _end_summarized(self, summaries: Summaries, call: SubmittedCall, answer: ToolResult) -> None:
+        shortened = await summaries.shorten(call, answer)
+        call.sending = None
+        call.end(shortened)
 
     def _hear_events(self, call: SubmittedCall, batch: EventBatch) -> None:
         if call.events is None or call.has_ended or not call.events.read(batch) or batch.deadline is None:

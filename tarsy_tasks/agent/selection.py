@@ -16,7 +16,9 @@ from tarsy_tasks.tool_names import build_name_list, listed_name, resolve_server,
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ["Selection", "find_servers"]
+    from tarsy_tasks.config.servers import ServerConfig
+
+__all__ = ["Selection", "find_servers", "follow_servers"]
 
 _KNOWN_NAMES = 256
 _NAME_CHARS = 80
@@ -42,7 +44,7 @@ class Selection:
         app: "Celery | None",
     ) -> None:
         wanted = None if servers is None else build_name_list(servers, "servers")
-        self._look = _follow_servers(app) if wanted is None else None
+        self._look = follow_servers(app) if wanted is None else None
         configured = find_servers(app) if self._look is None else list(self._look())
         self.servers = list(dict.fromkeys(wanted if wanted is not None else configured or ()))
         if configured is not None and (unknown := [server for server in self.servers if server not in configured]):
@@ -110,8 +112,8 @@ class Selection:
             ) from None
 
 
-def _follow_servers(app: "Celery | None") -> Callable[[], Collection[str]]:
-    """Gives the ids of all servers, whenever it is called: those of the application or of the configuration file.
+def follow_servers(app: "Celery | None") -> "Callable[[], Mapping[str, ServerConfig]]":
+    """Gives all servers by id, whenever it is called: those of the application or of the configuration file.
 
     Raises:
         ConfigError: The configuration is missing or wrong.

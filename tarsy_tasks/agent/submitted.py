@@ -10,6 +10,7 @@ from typing import Any
 
 from tarsy_tasks.agent.event_stream import CallEvents
 from tarsy_tasks.agent.idempotency import Claim
+from tarsy_tasks.agent.summarizer import SummaryOrder
 from tarsy_tasks.agent.waiting import seconds_until
 from tarsy_tasks.broker.task_names import CALL_TOOL
 from tarsy_tasks.methods import TOOL_CALL
@@ -49,6 +50,8 @@ class SubmittedCall:
         sending: The task that sends it, if it could not be sent at once.
         timer: Ends it at its deadline.
         events: Hears what happens to it while it runs; None if nobody listens.
+        summary: For the summary of its result; None if the executor makes none.
+        is_summarized: Its answer is there, and is just being summarized.
     """
 
     call: ToolCall
@@ -72,6 +75,8 @@ class SubmittedCall:
     sending: "asyncio.Task[None] | None" = None
     timer: asyncio.TimerHandle | None = None
     events: CallEvents | None = None
+    summary: SummaryOrder | None = None
+    is_summarized: bool = False
 
     def confirm(self) -> None:
         """Redis has it in its queue."""
