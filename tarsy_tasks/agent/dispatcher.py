@@ -266,12 +266,8 @@ class CallDispatcher:
         call.stop_timer()
         call.hear, call.is_summarized = None, True
         call.deadline = max(call.deadline, time.monotonic() + self.summaries.timeout_s)
-        call.sending = start_in_background(self._end_summarized(self.summaries, call, answer), call.context)
-
-    async def _end_summarized(self, summaries: Summaries, call: SubmittedCall, answer: ToolResult) -> None:
-        shortened = await summaries.shorten(call, answer)
-        call.sending = None
-        call.end(shortened)
+        call.sending = task = start_in_background(self.summaries.shorten(call, answer), call.context)
+        task.add_done_callback(partial(_end_summarized, call, answer))
 
     def _hear_events(self, call: SubmittedCall, batch: EventBatch) -> None:
         if call.events is None or call.has_ended or not call.events.read(batch) or batch.deadline is None:
@@ -312,6 +308,11 @@ class CallDispatcher:
                     f"{NOT_ENQUEUED} Set `agent_id` to the name of the Redis user."
                 )
             raise BrokerUnavailable(why) from error
+
+
+def _end_summarized(call: SubmittedCall, answer: ToolResult, task: "asyncio.Task[ToolResult]") -> None:
+    call.sending = None
+    call.end(answer if task.cancelled() else task.result())
 
 
 @dataclass(eq=False, slots=True)

@@ -7,7 +7,7 @@ the handle of one that was submitted.
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import wait
-from typing import Any, Self
+from typing import Self
 
 from tarsy_tasks.agent.advice import Permission
 from tarsy_tasks.agent.background import run_in_background

@@ -18,7 +18,7 @@ from tarsy_tasks.agent.server_event_feed import ServerEventFeed
 from tarsy_tasks.agent.server_statuses import ServerStatuses
 from tarsy_tasks.agent.submitted import SubmittedCall, check_priority
 from tarsy_tasks.agent.summaries import Summaries
-from tarsy_tasks.agent.summarizer import Summarizer, SummaryFunction, SummarySettings
+from tarsy_tasks.agent.summarizer import Summarizer, SummaryFunction, SummarySettings, look_at_servers
 from tarsy_tasks.agent.tool_list import ToolList
 from tarsy_tasks.methods import READ_RESOURCE, Method
 from tarsy_tasks.models import ToolDefinition
@@ -69,7 +69,7 @@ class BaseExecutor:
         calls = CallDispatcher(find_app, selection, timeout_s, agent_id, run_id, searches, priority)
         if summarizer is not None:
             made = Summarizer.of(summarizer)
-            settings = SummarySettings(made, app)
+            settings = SummarySettings(made, look_at_servers(app))
             calls.summaries = Summaries(made, settings, calls.reader.fetch, follows_loop=self._is_async)
         self._dispatcher = calls
         self._events = ServerEventFeed(find_app, selection, timeout_s)

@@ -1,7 +1,7 @@
 """One run of a function of the agent's own: it may block, hang, raise anything, or be a coroutine function.
 
-Owns where it runs: in a thread of its own, and what it returns to be awaited, on an event loop. So whatever it does, the
-background loop goes on, and other functions have their threads.
+Owns where it runs: in a thread of its own, and what it returns to be awaited, on an event loop. So whatever it does,
+the background loop goes on, and other functions have their threads.
 """
 
 import asyncio

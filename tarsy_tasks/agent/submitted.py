@@ -47,7 +47,7 @@ class SubmittedCall:
         answered: Done with its answer, or with the error why it could not be enqueued.
         context: The context variables of the agent's code that asked for it.
         hear: Called with the stored answer; None before one is expected.
-        sending: The task that sends it, if it could not be sent at once.
+        sending: The task that sends it, if it could not be sent at once; later the one that summarizes its result.
         timer: Ends it at its deadline.
         events: Hears what happens to it while it runs; None if nobody listens.
         summary: For the summary of its result; None if the executor makes none.
@@ -72,7 +72,7 @@ class SubmittedCall:
     answered: "Future[ToolResult]" = field(default_factory=Future["ToolResult"])
     context: Context = field(default_factory=copy_context)
     hear: Callable[[Mapping[str, Any]], None] | None = None
-    sending: "asyncio.Task[None] | None" = None
+    sending: "asyncio.Task[Any] | None" = None
     timer: asyncio.TimerHandle | None = None
     events: CallEvents | None = None
     summary: SummaryOrder | None = None

@@ -38,6 +38,7 @@ _LINE = 0.25
 _LONGEST_TOKEN_CHARS = 64
 """So that a tokenizer does not get a text of any length."""
 _ROOM = 0.95
+_CUT_HERE = "\n[The summary is cut here.]"
 _NOTE = "SUMMARY_FAILED"
 
 
@@ -81,8 +82,8 @@ class Summaries:
         """The result with a summary in place of its text; or as it is, with a note if there should be one. It takes no
         longer than `timeout_s`, and raises nothing, also when it is cancelled."""
         began = time.monotonic()
+        run: FunctionRun[ToolResult] | None = None
         try:
-            run = None
             async with asyncio.timeout(self.timeout_s), self._find_slots():
                 if self._count_hanging() >= _MOST_HANGING:
                     return _note(answer, f"{_MOST_HANGING} earlier summarizers have still not returned")
@@ -194,9 +195,11 @@ def _describe(call: SubmittedCall, settings: "Summarization") -> SummarizedCall:
 def _fit(summary: str, limit: int, count: Callable[[str], int]) -> tuple[str, int]:
     """A summary that has no more tokens than it may, and how many."""
     cut = summary[: limit * _LONGEST_TOKEN_CHARS]
-    while cut and (tokens := count(cut)) > limit:
+    mark = _CUT_HERE if len(cut) < len(summary) else ""
+    while (tokens := count(cut + mark)) > limit and cut:
+        mark = _CUT_HERE
         cut = _end_at_line(cut[: int(len(cut) * _ROOM * limit / tokens)])
-    return f"{cut}\n[The summary is cut here.]" if 0 < len(cut) < len(summary) else cut, count(cut)
+    return (cut + mark if cut else ""), tokens
 
 
 def _say_summarized(answer: ToolResult, tokens: int, shown: str, total: int) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tarsy_tasks.config.servers import ServerConfig
     from tarsy_tasks.config.summarization import Summarization
 
-__all__ = ["SummarizedCall", "Summarizer", "SummaryFunction", "SummaryOrder", "SummarySettings"]
+__all__ = ["SummarizedCall", "Summarizer", "SummaryFunction", "SummaryOrder", "SummarySettings", "look_at_servers"]
 
 
 class SummarizedCall(ToolCall):
@@ -93,17 +93,14 @@ class SummarySettings:
     """The settings of each server: those of the configuration, else those of the summarizer, else the defaults. They
     are read once; for a server that was added later, when it is first asked for.
 
-    Raises:
-        ValueError: Those of the summarizer are wrong.
+    Args:
+        look: Gives the configured servers; `look_at_servers`.
     """
 
-    def __init__(self, summarizer: Summarizer, app: "Celery | None") -> None:
+    def __init__(self, summarizer: Summarizer, look: "Callable[[], Mapping[str, ServerConfig]]") -> None:
         from tarsy_tasks.config.summarization import Summarization
 
-        try:
-            self._look = follow_servers(app)
-        except ConfigError:  # there is none here; the selection of the executor has raised what is wrong
-            self._look = dict[str, "ServerConfig"]
+        self._look = look
         self._given = summarizer.read_settings()
         self._default = Summarization()
         self._known = {server: self._find(server, found) for server, found in self._look().items()}
@@ -118,3 +115,11 @@ class SummarySettings:
         if found is not None and found.summarization is not None:
             return found.summarization
         return self._given.get(server, self._default)
+
+
+def look_at_servers(app: "Celery | None") -> "Callable[[], Mapping[str, ServerConfig]]":
+    """Gives the servers that this process knows, whenever it is called; none without a configuration."""
+    try:
+        return follow_servers(app)
+    except ConfigError:  # there is none; the selection of the executor has raised what is wrong with one
+        return dict

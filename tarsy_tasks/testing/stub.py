@@ -7,11 +7,12 @@ models write them, deadlines, `execute_many`.
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
+from functools import partial
 
 from tarsy_tasks.agent import results
 from tarsy_tasks.agent.advice import Adviser, Permission
 from tarsy_tasks.agent.async_executor import AsyncToolExecutor
-from tarsy_tasks.agent.background import run_in_background
+from tarsy_tasks.agent.background import call_in_background, run_in_background
 from tarsy_tasks.agent.dispatcher import CallDispatcher
 from tarsy_tasks.agent.event_stream import CallEvents
 from tarsy_tasks.agent.executor import ToolExecutor
@@ -20,9 +21,11 @@ from tarsy_tasks.agent.listing import ToolLister
 from tarsy_tasks.agent.search_calls import SearchCalls
 from tarsy_tasks.agent.search_tools import is_search_call
 from tarsy_tasks.agent.submitted import SubmittedCall, encode_arguments
+from tarsy_tasks.agent.summaries import Summaries
+from tarsy_tasks.agent.summarizer import Summarizer, SummaryFunction, SummarySettings
 from tarsy_tasks.agent.tool_list import ToolList
 from tarsy_tasks.arguments import read_arguments
-from tarsy_tasks.errors import ArgumentsError, BrokerUnavailable, CallError, ToolNameError
+from tarsy_tasks.errors import ArgumentsError, BrokerUnavailable, CallError, ResultNotFound, ToolNameError
 from tarsy_tasks.models import ToolCall, ToolDefinition, ToolResult
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.testing.canned import CODES, UNANSWERED, Answer, RecordedCall, as_text, pick
@@ -49,6 +52,7 @@ class _Stub(BaseExecutor):
         failed_servers: Mapping[str, str] | None = None,
         instructions: Mapping[str, str] | None = None,
         timeout_s: float = 60.0,
+        summarizer: SummaryFunction | Summarizer | None = None,
     ) -> None:
         defined = {tool.name: tool for tool in tools}
         for name in answers:
@@ -64,6 +68,14 @@ class _Stub(BaseExecutor):
         self._offers_reading = False
         searches = SearchCalls(self._lister, self._adviser)
         self._dispatcher = _StubDispatcher(answers, defined, timeout_s, self.calls, searches)
+        if summarizer is not None:
+            made = Summarizer.of(summarizer)
+            settings = SummarySettings(made, dict)
+            self._dispatcher.summaries = Summaries(made, settings, _fetch_nothing, follows_loop=self._is_async)
+
+
+async def _fetch_nothing(handle: str) -> bytes:
+    raise ResultNotFound(f"a stub keeps no large results, so there is none with the handle {handle:.64}")
 
 
 class StubToolExecutor(_Stub, ToolExecutor):
@@ -78,6 +90,7 @@ class StubToolExecutor(_Stub, ToolExecutor):
         failed_servers: For `list_tools`: why tools of a server are missing, by server.
         instructions: For `prompt_section`: how to use a server's tools, by server.
         timeout_s: As of `ToolExecutor`.
+        summarizer: As of `ToolExecutor`; without its own settings, those of a server are the defaults.
 
     Example:
         >>> with StubToolExecutor({"weather.forecast": "sunny"}) as tools:
@@ -148,7 +161,12 @@ class _StubDispatcher(CallDispatcher):
             self._catalogue.setdefault(tool.server, set()).add(tool.tool)
 
     def start(
-        self, calls: Iterable[ToolCall], *, is_submitted: bool = False, events: CallEvents | None = None
+        self,
+        calls: Iterable[ToolCall],
+        *,
+        is_submitted: bool = False,
+        events: CallEvents | None = None,
+        context: object = None,
     ) -> list[SubmittedCall]:
         deadline = time.monotonic() + self.timeout_s
         submitted = [SubmittedCall(call, encode_arguments(call), deadline) for call in calls]
@@ -156,6 +174,7 @@ class _StubDispatcher(CallDispatcher):
             if is_submitted:
                 call.sent = Future()
             call.events = events
+            call.summary = self.summaries.order(context) if self.summaries is not None else None
             try:
                 answer = self._search(call) or self._answer(call)
             except ArgumentsError as error:
@@ -184,7 +203,11 @@ class _StubDispatcher(CallDispatcher):
 
     def _end(self, call: SubmittedCall, answer: ToolResult) -> None:
         facts = {"server": call.server, "tool": call.tool, "task_id": call.id, "answered_at": time.time()}
-        call.end(answer.model_copy(update={"call_id": call.call.id, "name": call.call.name, **facts}))
+        own = answer.model_copy(update={"call_id": call.call.id, "name": call.call.name, **facts})
+        if self.summaries is None:
+            call.end(own)
+        else:
+            call_in_background(partial(self.conclude, call, own))
 
     def _search(self, submitted: SubmittedCall) -> ToolResult | None:
         """The answer to a search. A call of `call_tool` becomes the call that it asks for."""
