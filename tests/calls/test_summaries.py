@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,10 +18,10 @@ know("of long answers", lengthy.SECRET)
 
 
 @pytest.fixture(scope="module")
-def worker(start_worker: StartWorker) -> Iterator[Worker]:
+def worker(start_worker: StartWorker) -> Worker:
     server = warm_command(lengthy.__file__)
     low = {"size_threshold_tokens": 100, "summary_max_token_limit": 50}
-    yield start_worker(
+    return start_worker(
         {
             "usual": server,
             "low": {**server, "summarization": low},
@@ -43,10 +42,8 @@ def test_a_result_that_was_cut_is_summarized_whole(worker: Worker) -> None:
         assert result.large is not None
         assert result.summary is not None
         first, _, summary = result.content.partition("\n")
-        assert (
-            summary
-            == f"asked: report has {LINES} lines, the last is {LINES - 1:07} the quick brown fox jumps over the lazy dog"
-        )
+        of_last = f"{LINES - 1:07} the quick brown fox jumps over the lazy dog"
+        assert summary == f"asked: report has {LINES} lines, the last is {of_last}"
         assert result.large.handle in first, "the model can read on"
         assert result.summary.content_chars == result.large.content_chars == result.summary.input_chars
         assert "are left out here]" in result.summary.original
