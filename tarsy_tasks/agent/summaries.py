@@ -12,11 +12,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tarsy_tasks.agent.background import wait_for
-from tarsy_tasks.agent.function_run import FunctionRun
+from tarsy_tasks.agent.function_run import FunctionRuns
 from tarsy_tasks.agent.large_results import read_part
 from tarsy_tasks.agent.submitted import SubmittedCall
-from tarsy_tasks.agent.summarizer import SummarizedCall, Summarizer, SummaryOrder, SummarySettings
+from tarsy_tasks.agent.summarizer import SummarizedCall, Summarizer, SummarySettings
 from tarsy_tasks.broker.large_results import READ_RESULT
 from tarsy_tasks.errors import TarsyTasksError
 from tarsy_tasks.models import ResultSummary, ToolResult
@@ -30,9 +29,6 @@ logger = logging.getLogger(__name__)
 
 _INPUT_BYTES = 400_000
 _BYTES_A_CHAR = 4
-_MOST_AT_ONCE = 16
-_MOST_HANGING = 16
-"""Functions that did not return in time; with so many no more are called, so that threads do not pile up."""
 _LINE = 0.25
 """A text is cut at the end of a line, unless that loses more than this share of it."""
 _LONGEST_TOKEN_CHARS = 64
@@ -47,7 +43,6 @@ class Summaries:
 
     Args:
         fetch: Gives what is kept of a large result, by its handle; `ResultReader.fetch`.
-        follows_loop: Coroutine functions run on the event loop from which the agent calls.
     """
 
     def __init__(
@@ -55,24 +50,16 @@ class Summaries:
         summarizer: Summarizer,
         settings: SummarySettings,
         fetch: Callable[[str], Awaitable[bytes]],
-        *,
-        follows_loop: bool,
     ) -> None:
         self.timeout_s = summarizer.timeout_s
         self._summarizer = summarizer
         self._settings = settings
         self._fetch = fetch
-        self._follows_loop = follows_loop
-        self._slots: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
-        self._hanging: list[FunctionRun[Any]] = []
-
-    def order(self, context: object) -> SummaryOrder:
-        """What belongs to a call, in the thread of the agent."""
-        return SummaryOrder(context, asyncio.get_running_loop() if self._follows_loop else None)
+        self._runs = FunctionRuns()
 
     def may_shorten(self, call: SubmittedCall, answer: ToolResult) -> bool:
         """Whether a result may be long enough, before its tokens are counted: they are no more than its bytes."""
-        if answer.is_error or call.summary is None:
+        if answer.is_error or call.order is None:
             return False
         settings = self._settings.of(call.server)
         chars = max(len(answer.content), answer.large.content_chars if answer.large else 0)
@@ -82,28 +69,20 @@ class Summaries:
         """The result with a summary in place of its text; or as it is, with a note if there should be one. It takes no
         longer than `timeout_s`, and raises nothing, also when it is cancelled."""
         began = time.monotonic()
-        run: FunctionRun[ToolResult] | None = None
+        assert call.order is not None
         try:
-            async with asyncio.timeout(self.timeout_s), self._find_slots():
-                if self._count_hanging() >= _MOST_HANGING:
-                    return _note(answer, f"{_MOST_HANGING} earlier summarizers have still not returned")
-                text = await self._read_whole(answer)
-                assert call.summary is not None
-                work = partial(self._summarize, text, call, answer, began)
-                run = FunctionRun(work, call.summary.loop, call.context.copy())
-                run.start()
-                await wait_for(run.done)
+            async with asyncio.timeout(self.timeout_s):
+                work = partial(self._summarize, await self._read_whole(answer), call, answer, began)
+                done = await self._runs.run(work, call.order.loop, call.context.copy())
         except TimeoutError:
-            self._give_up(run)
             return _note(answer, f"the summarizer did not return within {self.timeout_s:g} s")
         except asyncio.CancelledError:
-            self._give_up(run)
             return _note(answer, "the call was cancelled meanwhile")
-        except Exception:
-            logger.exception("the result of %s.%s is not summarized", call.server, call.tool)
-            return _note(answer, "the summarizer could not be called")
+        except Exception as error:
+            logger.warning("the result of %s.%s is not summarized: %s", call.server, call.tool, error)
+            return _note(answer, f"the summarizer could not be called: {error}")
         try:
-            return run.done.result()
+            return done.result()
         except Exception as error:
             logger.warning("the summarizer failed for a result of %s.%s", call.server, call.tool, exc_info=error)
             return _note(answer, f"the summarizer raised {type(error).__name__}")
@@ -119,9 +98,9 @@ class Summaries:
             tokens = round(tokens * total / max(1, len(shown)))
         if tokens <= settings.size_threshold_tokens:
             return answer
-        assert call.summary is not None
+        assert call.order is not None
         asked = _describe(call, settings)
-        summary = finish(self._summarizer.function(shown + _say_left_out(shown, total), asked, call.summary.context))
+        summary = finish(self._summarizer.function(shown + _say_left_out(shown, total), asked, call.order.context))
         if not isinstance(summary, str):
             return _note(answer, f"the summarizer returned a {type(summary).__name__}, not a text")
         if not summary.strip():
@@ -148,21 +127,6 @@ class Summaries:
             except TarsyTasksError as error:
                 logger.warning("only the beginning and the end of a large result are summarized: %s", error)
         return answer.content
-
-    def _find_slots(self) -> asyncio.Semaphore:
-        loop = asyncio.get_running_loop()
-        if self._slots is None or self._slots[0] is not loop:  # a forked child has another loop
-            self._slots = (loop, asyncio.Semaphore(_MOST_AT_ONCE))
-        return self._slots[1]
-
-    def _give_up(self, run: FunctionRun[Any] | None) -> None:
-        if run is not None:
-            run.cancel()
-            self._hanging.append(run)
-
-    def _count_hanging(self) -> int:
-        self._hanging = [run for run in self._hanging if not run.done.done()]
-        return len(self._hanging)
 
 
 def _read_input(text: str | bytes, answer: ToolResult) -> tuple[str, int]:

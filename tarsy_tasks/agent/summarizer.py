@@ -3,10 +3,9 @@
 Owns where the settings come from. Calling the function is in `summaries`.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tarsy_tasks.agent.prompt_budget import estimate_tokens
 from tarsy_tasks.agent.selection import follow_servers
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from tarsy_tasks.config.servers import ServerConfig
     from tarsy_tasks.config.summarization import Summarization
 
-__all__ = ["SummarizedCall", "Summarizer", "SummaryFunction", "SummaryOrder", "SummarySettings", "look_at_servers"]
+__all__ = ["SummarizedCall", "Summarizer", "SummaryFunction", "SummarySettings", "look_at_servers"]
 
 
 class SummarizedCall(ToolCall):
@@ -76,17 +75,6 @@ class Summarizer:
         from tarsy_tasks.config.summarization import Summarization
 
         return {server: Summarization.model_validate(dict(each)) for server, each in self.settings.items()}
-
-
-class SummaryOrder(NamedTuple):
-    """What an agent gave with a call, for the summary of its result.
-
-    Attributes:
-        loop: Where coroutine functions run; None for synchronous agents.
-    """
-
-    context: Any
-    loop: asyncio.AbstractEventLoop | None
 
 
 class SummarySettings:

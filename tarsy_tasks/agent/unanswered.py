@@ -79,7 +79,7 @@ class UnansweredCalls:
         call.stop_timer()
         if call.sending is not None:
             call.sending.cancel()
-        if call.is_summarized:
+        if call.is_local:
             return
         if call.id:
             start_in_background(self._withdraw(call, is_cancelled=True))
@@ -90,7 +90,7 @@ class UnansweredCalls:
         """As `CallDispatcher.cancel`."""
         if call.has_ended:
             return
-        if call.is_summarized:
+        if call.is_local:
             if call.sending is not None:
                 call.sending.cancel()
             return

@@ -209,7 +209,7 @@ def test_functions_that_hang_do_not_pile_up(released: threading.Event) -> None:
         for _ in range(3):
             results = tools.execute_many([("logs.read", {})] * 20)
             assert all(result.content == LONG for result in results)
-        assert_unsummarized(tools.execute("logs.read"), "16 earlier summarizers have still not returned")
+        assert_unsummarized(tools.execute("logs.read"), "16 earlier ones have still not returned")
     assert 16 <= len(began) < 61
 
 
