@@ -67,7 +67,7 @@ class _Stub(BaseExecutor):
         listed = ToolList(defined.values(), failed_servers or {}, instructions or {})
         self._lister: _StubLister = _StubLister(listed)
         self._adviser: _StubAdviser = _StubAdviser(listed)
-        self._statuses = StubStatuses(listed, self._adviser)
+        self._statuses: StubStatuses = StubStatuses(listed, self._adviser)
         self._events = StubEventFeed()
         self._offers_reading = False
         searches = SearchCalls(self._lister, self._adviser)
@@ -80,7 +80,7 @@ class _Stub(BaseExecutor):
 
     def _add_native(self, tool: NativeTool) -> None:
         self._dispatcher.add_native(tool)
-        self._lister.add(tool.definition)
+        self._statuses.add_native(tool.definition, self._lister.add(tool.definition))
         self._adviser.add(tool.definition)
 
 
@@ -127,9 +127,10 @@ class _StubLister(ToolLister):
         self._listed = listed
         self.last = None
 
-    def add(self, tool: ToolDefinition) -> None:
+    def add(self, tool: ToolDefinition) -> ToolList:
         found = self._listed
         self._listed = ToolList([*found, tool], found.failed_servers, found.instructions)
+        return self._listed
 
     async def list_tools(self) -> ToolList:
         self.last = self._listed

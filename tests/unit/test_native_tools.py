@@ -188,6 +188,8 @@ def test_names_are_given_with_the_decorator() -> None:
         assert add(1) == 3
         assert tools.execute("calc.add-up", "first: 40").content == "42"
         assert [tool.description for tool in tools.search("adds", limit=1)] == ["Adds."]
+        assert (tools.tool_info("calc__add-up").runs_in, tools.tool_info("desk.order").runs_in) == ("agent", "worker")
+        assert (tools.is_mcp_tool("calc.add-up"), tools.is_mcp_tool("desk.order")) == (False, True)
         with pytest.raises(ValueError, match="already"):
             tools.native(name="add-up", server="calc")(add)
 
