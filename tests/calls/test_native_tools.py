@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from tarsy_tasks import AsyncToolExecutor, ErrorCode, Outcome, SummarizedCall, ToolCall, ToolExecutor
 from tarsy_tasks.telemetry.audit import AuditFilter, read_audit
@@ -18,6 +19,12 @@ from tests.processes import DEMO_SERVER, Worker, wait_until
 @pytest.fixture(scope="module")
 def worker(start_worker: StartWorker) -> Worker:
     return start_worker({"desk": DEMO_SERVER})
+
+
+@pytest.fixture
+def client(redis_url: str, worker: Worker) -> Iterator[Any]:
+    with redis.Redis.from_url(redis_url) as found:
+        yield found
 
 
 @pytest.fixture
@@ -124,7 +131,7 @@ def test_long_results_are_summarized(worker: Worker) -> None:
 
 def test_a_policy_is_only_advice(worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "policy.json"
-    path.write_text(json.dumps({"agents": {"*": {"tools": {"desk": ["*"]}}}}))
+    path.write_text(json.dumps({"agents": {"*": {"allow": ["desk.*"]}}}))
     monkeypatch.setenv("TARSY_POLICY", str(path))
     with ToolExecutor(timeout_s=30) as tools:
         tools.native(name="log")(lambda: "a line")
