@@ -21,7 +21,7 @@ from tarsy_tasks.config.summarization import Summarization
 from tarsy_tasks.config.texts import Command, EnvName, HeaderName, HeaderValue, HiddenTexts, Line, Model, Text, Url
 from tarsy_tasks.config.variables import is_broker_variable
 
-__all__ = ["TRANSPORTS", "Cache", "Config", "ErrorBudget", "Masking", "Retry", "ServerConfig", "Timeouts"]
+__all__ = ["TRANSPORTS", "Cache", "Config", "Masking", "Retry", "ServerConfig", "Timeouts"]
 
 TRANSPORTS = {
     "stdio": "stdio",
