@@ -17,7 +17,16 @@ from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.priorities import NORMAL, Priority
 from tarsy_tasks.tool_names import function_name
 
-__all__ = ["Attachment", "CallInfo", "FrozenModel", "ToolCall", "ToolDefinition", "ToolListing", "ToolResult"]
+__all__ = [
+    "Attachment",
+    "CallInfo",
+    "FrozenModel",
+    "ParkedCall",
+    "ToolCall",
+    "ToolDefinition",
+    "ToolListing",
+    "ToolResult",
+]
 
 PROTOCOL_VERSION = 1
 """Version of every JSON shape in this module; raised when an older reader would misread a newer writer."""
@@ -61,6 +70,8 @@ class CallInfo(FrozenModel):
         deadline: When nobody waits any more, in seconds since the epoch by the clock of Redis. None: never.
         sent_at: When the call was sent, by the same clock; only to measure how long it waited.
         events: Somebody listens to the events of the call (docs/progress.md), so its worker asks the server for them.
+        park: The caller waits when the call is parked (docs/approval.md). If not, a call that has to wait for a person
+            is rejected.
     """
 
     v: Literal[1] = PROTOCOL_VERSION
@@ -72,6 +83,28 @@ class CallInfo(FrozenModel):
     deadline: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     sent_at: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     events: bool = Field(default=False, exclude_if=not_)
+    park: bool = Field(default=False, exclude_if=not_)
+
+
+class ParkedCall(FrozenModel):
+    """Why a call waits that is parked; stored as the result of its task while that has the state `PARKED`.
+
+    Attributes:
+        reason: `approval`: a person has to approve it.
+        server: Id of the MCP server.
+        tool: Name of the tool on its server.
+        text: What a model can be told.
+        since: When it was parked, in seconds since the epoch by the clock of Redis.
+        until: When it is answered in any case.
+    """
+
+    v: Literal[1] = PROTOCOL_VERSION
+    reason: str
+    server: str
+    tool: str
+    text: str = ""
+    since: float
+    until: float
 
 
 class ToolDefinition(FrozenModel):

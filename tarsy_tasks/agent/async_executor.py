@@ -170,6 +170,13 @@ class AsyncToolExecutor(BaseExecutor):
         submitted.sent.result()
         return AsyncPendingCall(self._dispatcher, submitted, buffer, progress_calls)
 
+    async def attach(self, task_id: str, name: str) -> AsyncPendingCall:
+        """As `ToolExecutor.attach`."""
+        submitted = self._dispatcher.attach(task_id, name)
+        assert submitted.sent is not None
+        await wait_for(submitted.sent)
+        return AsyncPendingCall(self._dispatcher, submitted)
+
     async def execute(
         self, call: ToolCall | str, arguments: Arguments = None, *, priority: Priority | None = None
     ) -> ToolResult:

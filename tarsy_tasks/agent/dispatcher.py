@@ -21,6 +21,7 @@ from tarsy_tasks.agent.background import call_in_background, start_in_background
 from tarsy_tasks.agent.connection import AgentConnection, connection_of
 from tarsy_tasks.agent.event_stream import CallEvents
 from tarsy_tasks.agent.idempotency import Claim, claim
+from tarsy_tasks.agent.parked_calls import is_parked, note_parked
 from tarsy_tasks.agent.redis_errors import connection_errors, is_refusal
 from tarsy_tasks.agent.reply_listener import Meta
 from tarsy_tasks.agent.search_calls import SearchCalls
@@ -69,9 +70,10 @@ class CallDispatcher:
     run_id: str | None
     search_calls: SearchCalls
     priority: Priority = NORMAL
+    park: bool = False
 
     def __post_init__(self) -> None:
-        self._info = CallInfo(agent_id=self.agent_id, run_id=self.run_id).model_dump(exclude_none=True)
+        self._info = CallInfo(agent_id=self.agent_id, run_id=self.run_id, park=self.park).model_dump(exclude_none=True)
         self._margin_s = min(_REPLY_MARGIN_LIMIT_S, _REPLY_MARGIN * self.timeout_s)
 
     def start(
@@ -93,7 +95,7 @@ class CallDispatcher:
         for call in submitted:
             if is_submitted:
                 call.sent = Future()
-            call.events = events
+            call.events, call.parks = events, self.park
         call_in_background(partial(self._send_all, submitted))
         return submitted
 
@@ -104,6 +106,40 @@ class CallDispatcher:
         submitted = SubmittedCall(call, encode_arguments(call), deadline, self.priority, server, method, REQUEST)
         call_in_background(partial(self._send_all, [submitted]))
         return submitted
+
+    def attach(self, task_id: str, name: str) -> SubmittedCall:
+        """Begin to wait for a call that another executor has sent; from any thread.
+
+        Raises:
+            CallError: The name is not one of this executor's tools.
+        """
+        server, tool = self.selection.resolve(name)
+        call = SubmittedCall(ToolCall(name=name), None, time.monotonic() + self.timeout_s, self.priority, server, tool)
+        call.id, call.sent = task_id, Future()
+        call.is_attached = call.is_recorded = call.parks = True
+        call.hear = partial(self._hear, call)
+        call_in_background(partial(self._attach_soon, call))
+        return call
+
+    def _attach_soon(self, call: SubmittedCall) -> None:
+        call.sending = start_in_background(self._attach(call), call.context)
+
+    async def _attach(self, call: SubmittedCall) -> None:
+        replies = self._connection.replies
+        try:
+            if call.hear is not None:
+                replies.expect(call.id, call.hear)
+            await replies.connect(call.deadline, "The call goes on.", may_have_run=True)
+            with suppress(*connection_errors()):  # the listener polls
+                await replies.poll(call.id)
+        except Exception as error:
+            self._forget(call)
+            call.fail(error)
+        else:
+            call.confirm()
+            self._start_timer(call)
+        finally:
+            call.sending = None
 
     def abandon(self, calls: Iterable[SubmittedCall]) -> None:
         """Cancel calls for which nobody waits any more; from any thread."""
@@ -229,6 +265,12 @@ class CallDispatcher:
         connection.replies.expect(call.id, call.hear)
 
     def _hear(self, call: SubmittedCall, meta: Meta) -> None:
+        if is_parked(meta):
+            more_s = self.timeout_s + self._margin_s
+            deadline = note_parked(call, meta, self._connection.replies.clock, time.monotonic(), more_s)
+            if deadline is not None:
+                self._move_deadline(call, deadline)
+            return
         try:
             answer = results.read_result(meta, call)
         except Exception as error:
@@ -244,11 +286,14 @@ class CallDispatcher:
             return
         deadline = time.monotonic() + batch.deadline - self._connection.replies.clock.now() + self._margin_s
         if deadline > call.deadline:
-            call.deadline = deadline
-            if call.timer is not None:
-                call.stop_timer()
-                self._start_timer(call)
+            self._move_deadline(call, deadline)
             call.events.move_deadline(deadline - call.events.began, batch.at)
+
+    def _move_deadline(self, call: SubmittedCall, deadline: float) -> None:
+        call.deadline = deadline
+        if call.timer is not None:
+            call.stop_timer()
+            self._start_timer(call)
 
     def _reject(self, call: SubmittedCall, error: CallError) -> None:
         answer = results.answer_with(error, call)
@@ -284,20 +329,27 @@ class CallDispatcher:
             self._end_unsent(call, self._unreachable(may_have_run=True))
 
     async def _end_unanswered(self, call: SubmittedCall) -> None:
-        if call.events is not None and await self._has_more_time(call):
+        if (call.events is not None or call.parks) and await self._has_more_time(call):
             call.stop_timer()
             self._start_timer(call)
+            return
+        if call.is_attached:
+            call.end(self._no_answer(call))
             return
         withdrawing = start_in_background(self._withdraw(call))
         await asyncio.wait((withdrawing,), timeout=_WITHDRAW_S)
         call.end(withdrawing.result() if withdrawing.done() else self._no_answer(call))
 
     async def _has_more_time(self, call: SubmittedCall) -> bool:
-        """Whether the deadline of a call was moved, and the batch that said so was lost."""
+        """Whether the deadline of a call was moved, and what said so was lost; or it has its answer."""
+        replies = self._connection.replies
         with suppress(TimeoutError, *connection_errors()):
             async with asyncio.timeout(_WITHDRAW_S):
-                await self._connection.replies.poll_events(call.id)
-        return call.seconds_left() > 0
+                if call.events is not None:
+                    await replies.poll_events(call.id)
+                if call.parks:
+                    await replies.poll(call.id)
+        return call.has_ended or call.seconds_left() > 0
 
     def _abandon(self, call: SubmittedCall) -> None:
         if call.has_ended:

@@ -34,7 +34,7 @@ from tarsy_tasks.methods import (
     READ_RESOURCE,
     Method,
 )
-from tarsy_tasks.models import ToolCall, ToolDefinition, ToolResult
+from tarsy_tasks.models import ParkedCall, ToolCall, ToolDefinition, ToolResult
 from tarsy_tasks.priorities import NORMAL, Priority
 from tarsy_tasks.prompts import Completion, PromptDefinition, PromptResult
 from tarsy_tasks.resources import ResourceDefinition, ResourceResult, ResourceTemplate, Values
@@ -62,6 +62,11 @@ class BasePendingCall:
     def done(self) -> bool:
         """Whether the answer is there."""
         return self._submitted.answered.done()
+
+    @property
+    def parked(self) -> ParkedCall | None:
+        """Why the call waits, if it was parked: as last heard, also when it has gone on since."""
+        return self._submitted.parked
 
     def _patience_s(self, until: float | None = None) -> float:
         """How long to wait now: until a monotonic time, or as long as the call may take, whose deadline may move."""
@@ -150,6 +155,7 @@ class BaseExecutor:
         agent_id: str | None = None,
         run_id: str | None = None,
         priority: Priority = NORMAL,
+        park: bool = False,
         app: "Celery | None" = None,
     ) -> None:
         check_priority(priority)
@@ -168,7 +174,7 @@ class BaseExecutor:
         self._lister = ToolLister(find_app, selection, timeout_s)
         self._adviser = Adviser(find_app, selection)
         searches = SearchCalls(self._lister, self._adviser)
-        self._dispatcher = CallDispatcher(find_app, selection, timeout_s, agent_id, run_id, searches, priority)
+        self._dispatcher = CallDispatcher(find_app, selection, timeout_s, agent_id, run_id, searches, priority, park)
 
     def _ask(self, server: str, method: Method, arguments: dict[str, Any] | None = None) -> SubmittedCall:
         return self._dispatcher.request(server, method, arguments or {})
@@ -196,6 +202,8 @@ class ToolExecutor(BaseExecutor):
         run_id: In which run, for the audit.
         priority: Of calls that have none of their own: `interactive`, `normal` or `batch`. It counts among the calls of
             this agent to the same server (docs/limits.md).
+        park: This agent waits when a call has to wait for a person, longer than `timeout_s` (docs/approval.md). Without
+            it, such calls are rejected.
         app: A Celery application on the workers' Redis. None: the package's own, with Redis from `TARSY_REDIS_URL`.
 
     Raises:
@@ -366,6 +374,22 @@ class ToolExecutor(BaseExecutor):
         assert submitted.sent is not None
         submitted.sent.result()
         return PendingCall(self._dispatcher, submitted, buffer, progress_calls)
+
+    def attach(self, task_id: str, name: str) -> PendingCall:
+        """Wait for a call that another executor has sent, in this process or another one, such as one that is parked.
+
+        Args:
+            task_id: The `id` of its `PendingCall`.
+            name: Of its tool.
+
+        Raises:
+            BrokerUnavailable: Redis could not be reached within `timeout_s`.
+            CallError: This executor has no such tool.
+        """
+        submitted = self._dispatcher.attach(task_id, name)
+        assert submitted.sent is not None
+        submitted.sent.result()
+        return PendingCall(self._dispatcher, submitted)
 
     def execute(
         self, call: ToolCall | str, arguments: Arguments = None, *, priority: Priority | None = None

@@ -30,6 +30,7 @@ def tool_signature(
     agent_id: str | None = None,
     run_id: str | None = None,
     priority: Priority = NORMAL,
+    park: bool = False,
     app: "Celery | None" = None,
 ) -> "Signature":
     """A tool call as an immutable signature that names its queue.
@@ -45,6 +46,7 @@ def tool_signature(
         agent_id: Who calls, for the audit.
         run_id: In which run, for the audit.
         priority: `interactive`, `normal` or `batch`.
+        park: What follows waits while a person has to approve the call (docs/approval.md); else it is rejected.
         app: The Celery application to send it with, whose configuration names the servers. None: the package's own.
 
     Raises:
@@ -60,7 +62,7 @@ def tool_signature(
     from tarsy_tasks.celery_app import agent_app, bound_agent
 
     app = agent_app() if app is None else app
-    info = CallInfo(call_id=call_id, name=name, timeout_s=timeout_s, agent_id=agent_id, run_id=run_id)
+    info = CallInfo(call_id=call_id, name=name, timeout_s=timeout_s, agent_id=agent_id, run_id=run_id, park=park)
     return app.signature(
         "tarsy.call_tool",
         args=(server, tool, arguments, info.model_dump(exclude_none=True)),

@@ -11,6 +11,7 @@ worker's `guard` begins, plain calls are answered and agents withdraw. `result_b
        │  ▲              │ ▲              │
        │  └── requeued, or lease lapsed ──┘ (it stays begun)
        │  └──────── delayed, until its time has come: an ETA, or a call that is requeued for a while
+       │  └──────── parked, until somebody has decided about it (`parked_calls`)
        └──withdraw──► withdrawn: nobody waits any more, and it had not begun
 
 A message has an entry in the table from its publication on, so one that was popped for a connection that broke is found
@@ -34,6 +35,7 @@ from tarsy_tasks.broker.begun import Begun, read_begun
 from tarsy_tasks.broker.delayed import release_due
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.limits import answer_counted
+from tarsy_tasks.broker.parked_calls import Parking, park, wake_due
 from tarsy_tasks.broker.priority_lists import priority_of_list
 from tarsy_tasks.broker.script import Script
 from tarsy_tasks.broker.steps import MARKER_TTL_S
@@ -115,6 +117,7 @@ class Delivery:
         answered: Result and acknowledgement went out together.
         kept: It must not be acknowledged: its answer could not be stored.
         wait_s: If it is requeued, how long it is delayed before it is back in its queue.
+        parking: If it is requeued, and parked instead: what is written of it.
         record: What the worker knows of it; None for what is not a call.
         forget: Has the channel count it as waiting for its acknowledgement no longer; None if it has no channel.
     """
@@ -130,6 +133,7 @@ class Delivery:
     answered: bool = False
     kept: bool = False
     wait_s: float = 0.0
+    parking: Parking | None = None
     record: AuditSource | None = None
     forget: Callable[[], None] | None = None
     begun_before: tuple[Begun, ...] = ()
@@ -258,7 +262,10 @@ class Deliveries:
         return text or b"", read_begun(begun or b"")
 
     def requeue(self, delivery: Delivery) -> None:
-        """Put a message back at the head of its list, or delay it by its `wait_s`; this delivery does not count."""
+        """Put a message back at the head of its list, delay it by its `wait_s`, or park it; this delivery does not
+        count."""
+        if delivery.parking is not None and self._park(delivery, delivery.parking):
+            return
         if delivery.wait_s <= 0 or not self.delay(delivery, wait_s=delivery.wait_s):
             steps.requeue.run(self.exchange, home=delivery.queue, tag=delivery.tag)
 
@@ -274,6 +281,25 @@ class Deliveries:
         """
         step = steps.delay
         return bool(step.run(self.exchange, home=delivery.queue, tag=delivery.tag, due_at=due_at, wait_s=wait_s))
+
+    def _park(self, delivery: Delivery, parking: Parking) -> bool:
+        """Whether it is parked; if not, nobody waits for it any more."""
+        return bool(
+            park.run(
+                self.exchange,
+                home=delivery.queue,
+                tag=delivery.tag,
+                ends_at=parking.until,
+                record=parking.record,
+                state=parking.state,
+                channel=keys.reply_channel(delivery.tag),
+            )
+        )
+
+    def wake_due(self) -> float | None:
+        """Wake parked calls that have waited as long as they may. Returns as `release_due`."""
+        due_in_s = wake_due.run(self.exchange)
+        return float(due_in_s) if due_in_s else None
 
     def release_due(self) -> float | None:
         """Move messages that are due into their queues. Returns in how many seconds the next one is due, 0 or less if

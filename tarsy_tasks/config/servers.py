@@ -6,7 +6,7 @@ resolves them (`variables`).
 
 import re
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -36,6 +36,9 @@ _FOLDED = {spelling.replace("-", "").replace("_", "").lower(): name for spelling
 _STDIO_KEYS = ("args", "env", "variables_file", "cwd", "inherit_env", "sandbox")
 _HTTP_KEYS = ("headers", "auth", "verify_ssl", "ca_file")
 
+ApprovalMode = Literal["always", "destructive", "never"]
+_APPROVAL_MODES = get_args(ApprovalMode)
+_LONGEST_APPROVAL_S = 30 * 24 * 3600.0
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -223,6 +226,17 @@ class ServerConfig(Model):
         description="What happens to a tool whose definition changed since its approval. warn: the log and `tools "
         "diff` show it; block: its calls are also rejected until `tools approve`.",
     )
+    approval: ApprovalMode | dict[Annotated[str, Field(min_length=1)], ApprovalMode] = Field(
+        default="never",
+        description="Which calls a person has to approve before they are sent: always, never, or destructive: all "
+        "tools but those that say of themselves, in an approved definition, that they only read (`readOnlyHint`) or "
+        "destroy nothing (`destructiveHint: false`). Or a mapping, by the name of a tool or the first glob that "
+        "matches; never for all others.",
+    )
+    approval_expires_s: Annotated[float, Field(gt=0, le=_LONGEST_APPROVAL_S, allow_inf_nan=False)] = Field(
+        default=24 * 3600, description="How long a call waits for its approval, in seconds."
+    )
+    approvers: int = Field(default=1, ge=1, le=5, description="How many people have to approve such a call.")
     masking: Masking = Field(
         default_factory=Masking, description="What is masked in results, errors and output of the server."
     )
@@ -230,6 +244,28 @@ class ServerConfig(Model):
         default=None,
         description="Instructions for models that use the server, instead of those of the server itself.",
     )
+
+    @property
+    def has_approvals(self) -> bool:
+        """Whether any of its calls can need an approval."""
+        modes = [self.approval] if isinstance(self.approval, str) else self.approval.values()
+        return any(mode != "never" for mode in modes)
+
+    def approval_of(self, tool: str) -> ApprovalMode:
+        """Which calls of a tool a person has to approve."""
+        if isinstance(self.approval, str):
+            return self.approval
+        if tool in self.approval:
+            return self.approval[tool]
+        return next((mode for glob, mode in self.approval.items() if fnmatchcase(tool, glob)), "never")
+
+    @field_validator("approval", mode="before")
+    @classmethod
+    def _validate_approval(cls, value: object) -> object:
+        if value in _APPROVAL_MODES or isinstance(value, dict):
+            return value  # pyright: ignore[reportUnknownVariableType]
+        found = quote(value[:40]) if isinstance(value, str) else describe_kind(value)
+        raise ValueError(f"found {found}, expected `always`, `destructive`, `never` or a mapping of tools to these")
 
     @model_validator(mode="before")
     @classmethod

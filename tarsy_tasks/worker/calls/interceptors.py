@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from tarsy_tasks.interceptors import Interceptor
 from tarsy_tasks.worker.calls.admission import Deadline, OwnQueue, PinnedDefinition
+from tarsy_tasks.worker.calls.call_approval import ApprovedArguments, CallApproval
 from tarsy_tasks.worker.calls.chain import Interceptors
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.guard import BeginMarker, Redelivery
@@ -12,8 +13,14 @@ from tarsy_tasks.worker.calls.permission import PermittedArguments, PermittedToo
 __all__ = ["build_interceptors"]
 
 
-def build_interceptors(context: WorkerContext, users: Iterable[Interceptor]) -> Interceptors:
-    """The package's own and those of the users, each stage in this order."""
+def build_interceptors(
+    context: WorkerContext, users: Iterable[Interceptor], *, has_approvals: bool = False
+) -> Interceptors:
+    """The package's own and those of the users, each stage in this order.
+
+    Args:
+        has_approvals: Some calls have to be approved by a person.
+    """
     policy = context.policy
     return Interceptors(
         [
@@ -25,10 +32,12 @@ def build_interceptors(context: WorkerContext, users: Iterable[Interceptor]) -> 
             # call: with the tool's definition and its arguments
             PinnedDefinition(context),
             *([PermittedArguments(policy)] if policy is not None and policy.has_argument_rules else ()),
+            *([CallApproval(context)] if has_approvals else ()),  # after what refuses calls: nobody is asked in vain
         ],
         users,
         [
             # attempt: right before the call is sent
+            *([ApprovedArguments()] if has_approvals else ()),
             BeginMarker(context),
         ],
     )

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tarsy_tasks.broker.deliveries import Delivery
+from tarsy_tasks.broker.parked_calls import ParkedRecord
 from tarsy_tasks.errors import CallError, ToolNameError
 from tarsy_tasks.interceptors import Call
 from tarsy_tasks.methods import METHODS
@@ -45,6 +46,7 @@ class RunningCall(Call):
         notes: What is not as it should be with its answer, unmasked; see `ToolResult.notes`.
         built: The result that `content` built and masked.
         feed: Takes its events to its agent; None if nobody listens.
+        parked: What was decided of it, if it was parked before; only of a call that may be parked.
     """
 
     connection: ServerConnection
@@ -58,6 +60,7 @@ class RunningCall(Call):
     notes: tuple[str, ...] = ()
     built: ToolResult | None = None
     feed: EventFeed | None = None
+    parked: ParkedRecord | None = None
 
 
 def parse_message(arguments: tuple[Any, ...]) -> CallInfo:

@@ -34,6 +34,7 @@ from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.config.inheritance import Inheritance
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.telemetry.health_records import TakenConfiguration
+from tarsy_tasks.worker.calls.call_approval import has_approvals
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.execution import CallRunner
 from tarsy_tasks.worker.calls.interceptors import build_interceptors
@@ -118,7 +119,8 @@ class TaskPool(ThreadsTaskPool):
         options = self.app.conf.broker_transport_options
         if isinstance(options.get("queue_order_strategy"), QueueOrderStrategy | None):
             options["queue_order_strategy"] = QueueOrderStrategy(self._bulkhead)
-        interceptors = build_interceptors(context, self.app.interceptors)
+        asks = has_approvals(self.app.mcp_config.enabled_servers.values())
+        interceptors = build_interceptors(context, self.app.interceptors, has_approvals=asks)
         self.runner = CallRunner(context, interceptors, build_operations(context))
         weights, limiting = weights_of(context.policy), self.build_fetch_limits()
         self.fetcher = QueueFetcher(partial(broker_pool, self.app), self._bulkhead, self._loop, weights, limiting)

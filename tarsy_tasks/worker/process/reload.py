@@ -20,6 +20,7 @@ from tarsy_tasks.config.watch import FileWatch
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.telemetry.health_records import TakenConfiguration
+from tarsy_tasks.worker.calls.call_approval import has_approvals
 from tarsy_tasks.worker.calls.interceptors import build_interceptors
 from tarsy_tasks.worker.maskers import build_common_masker, build_record_masker
 from tarsy_tasks.worker.process.generation import Generation, load_generation
@@ -156,9 +157,10 @@ class ConfigurationReload:
             {name: server for name, server in config.enabled_servers.items() if self._serves(name)}
         )
         has_new_rules = _version_of(before) != _version_of(now) or before.interceptors is not now.interceptors
-        if has_new_rules:
+        asks = has_approvals(config.enabled_servers.values())
+        if has_new_rules or asks != has_approvals(before.config.enabled_servers.values()):
             context.policy = now.policy
-            self._pool.runner.interceptors = build_interceptors(context, now.interceptors)
+            self._pool.runner.interceptors = build_interceptors(context, now.interceptors, has_approvals=asks)
         self._pool.limit_reporter.replace(build_limit_report(now.policy, config.enabled_servers))
         await self._pool.fetcher.replace_terms(weights_of(now.policy), self._pool.build_fetch_limits())
         policy = f"policy {_version_of(now)}" if _version_of(before) != _version_of(now) else ""
