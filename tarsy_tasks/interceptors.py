@@ -79,8 +79,8 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """The call waits for a person or a machine, without a slot; it was not sent. An interceptor of yours can get it from
-    `proceed()` and passes it on. Only the package's own can park a call.
+    """The call waits for a person or a machine, without a slot; it was not sent. An interceptor of yours may get this
+    from `proceed()`, and passes it on; only the package's own park calls.
 
     Attributes:
         reason: Why it waits: `approval`.

@@ -131,7 +131,8 @@ class ReplyListener:
             self._callers -= 1
 
     def expect(self, task_id: str, hear: Hear) -> None:
-        """Have `hear` called with the answer to a task, and with the state of a parked call. To be called before the task is published."""
+        """Have `hear` called with the answer to a task, and before that with the state of a parked call. To be called
+        before the task is published."""
         self._pending.setdefault(task_id, []).append(hear)
         is_foreign = not task_id.startswith(self._id_prefix)
         if self._poll_timer is None or is_foreign > self._has_foreign:

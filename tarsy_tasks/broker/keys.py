@@ -188,7 +188,7 @@ server_log_key = _prefixed("tarsy:server-log:")
 call_marker = _prefixed("tarsy:call:")
 """Hash of one call: its delivery count, state and owner. It has a TTL; workers write it."""
 parked_key = _prefixed("tarsy:parked:")
-"""The record of a parked call: why it waits, and what was decided. A hash with a TTL; workers and operators write it."""
+"""The record of a parked call: why it waits, and what was decided. It has a TTL; workers and operators write it."""
 withdrawn_key = _prefixed("tarsy:withdrawn:")
 """Exists when a call is withdrawn. It has a TTL; agents write it."""
 cancelled_key = _prefixed("tarsy:cancelled:")

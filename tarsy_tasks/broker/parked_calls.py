@@ -197,6 +197,7 @@ _WAKE = (
         parked_prefix=keys.parked_key(""),
         result_prefix=keys.result_key(""),
         garbage_s=600,
+        blocked_s=60,
         kept_s=KEPT_S,
     )
     + ENTRIES
@@ -212,10 +213,15 @@ _WAKE = (
             if message then  -- of a damaged entry the sweep makes a dead letter
                 if garbage_at ~= '' then garbage_at = string.format('%.3f', now + allowance_s + garbage_s) end
                 redis.call('HSET', unacked, tag, queue .. '\n' .. garbage_at .. '\n' .. message)
-                redis.call('RPUSH', named_queue(queue, home), message)
             end
-            redis.call('ZADD', waiting_prefix .. home, now, tag)
-            redis.call('ZADD', queues, 'NX', now, home)
+            -- As in `release_due`: keys of another type must not stop the others.
+            local size = message and redis.pcall('RPUSH', named_queue(queue, home), message)
+            local added = redis.pcall('ZADD', waiting_prefix .. home, now, tag)
+            if type(size) ~= 'number' and type(added) ~= 'number' then
+                redis.call('ZADD', parked, now + blocked_s, place)
+                return
+            end
+            redis.pcall('ZADD', queues, 'NX', now, home)
             pcall(announce, home)  -- the sweep announces it again
             if redis.call('EXISTS', record) == 1 then
                 redis.call('HSET', record, 'resumed_at', string.format('%.3f', now))
@@ -268,17 +274,14 @@ def _decide(*, tag: str, digest: str, is_approved: bool, by: str, why: str) -> b
 
 # As `delayed.release_due`.
 @script(
-    constants(most=200, blocked_s=60),
+    constants(most=200),
     NOW,
     _WAKE,
     r"""
     for _, place in ipairs(redis.call('ZRANGEBYSCORE', parked, '-inf', now, 'LIMIT', 0, most)) do
         local record = parked_prefix .. (string.match(place, '\n(.*)$') or '')
-        local is_woken = pcall(function()
-            if redis.call('EXISTS', record) == 1 then redis.call('HSETNX', record, 'decision', 'expired') end
-            wake(place)
-        end)
-        if not is_woken then redis.call('ZADD', parked, now + blocked_s, place) end
+        if redis.call('EXISTS', record) == 1 then redis.call('HSETNX', record, 'decision', 'expired') end
+        wake(place)
     end
     local due = redis.call('ZRANGE', parked, 0, 0, 'WITHSCORES')[2]
     return due and tostring(due - now) or ''

@@ -106,14 +106,14 @@ class UserInterceptor:
             proceeds = True
             try:
                 ending = await _Timed(proceed())
-                if isinstance(ending, Parked):
-                    inner.append(ending)
-                return ending
             except BaseException as error:
                 inner.append(error)
                 raise
             finally:
                 proceeds = False
+            if isinstance(ending, Parked):
+                inner.append(ending)
+            return ending
 
         try:
             ending = await _Timed(self._interceptor(call, go_on), self._blocked)
