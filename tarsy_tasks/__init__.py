@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tarsy_tasks.celery_app import TarsyApp
     from tarsy_tasks.errors import BrokerUnavailable, ConfigError, OutcomeError, ResultTimeout, TarsyTasksError
     from tarsy_tasks.masking.masker import mask_text
-    from tarsy_tasks.models import Attachment, ToolCall, ToolDefinition, ToolResult
+    from tarsy_tasks.models import Attachment, ParkedCall, ToolCall, ToolDefinition, ToolResult
     from tarsy_tasks.outcomes import ErrorCode, Outcome
     from tarsy_tasks.prompts import Completion, PromptArgument, PromptDefinition, PromptMessage, PromptResult
     from tarsy_tasks.resources import ResourceContents, ResourceDefinition, ResourceResult, ResourceTemplate
@@ -60,6 +60,7 @@ __all__ = [
     "ErrorCode",
     "Outcome",
     "OutcomeError",
+    "ParkedCall",
     "PendingCall",
     "PromptArgument",
     "PromptDefinition",
@@ -84,7 +85,7 @@ __all__ = [
 _NAMES = {
     "agent.async_executor": "AsyncPendingCall AsyncToolExecutor",
     "call_events": "CallEvent CallLog CallProgress CallRestarted DeadlineMoved",
-    "models": "Attachment ToolCall ToolDefinition ToolResult",
+    "models": "Attachment ParkedCall ToolCall ToolDefinition ToolResult",
     "errors": "BrokerUnavailable ConfigError OutcomeError ResultTimeout TarsyTasksError",
     "outcomes": "ErrorCode Outcome",
     "prompts": "Completion PromptArgument PromptDefinition PromptMessage PromptResult",

@@ -200,8 +200,7 @@ _WAKE = (
         blocked_s=60,
         kept_s=KEPT_S,
     )
-    + ENTRIES
-    + ANNOUNCE
+    + f"\n{ENTRIES}\n{ANNOUNCE}"
     + r"""
     local function wake(place)
         local home, tag = string.match(place, '^([^\n]*)\n(.*)$')

@@ -1,4 +1,4 @@
-"""Calls that a person has to approve: they wait in Redis, run once when they are approved, and canvas waits for them."""
+"""Calls that a person has to approve: they wait in Redis, run once when approved, and canvas waits for them."""
 
 import asyncio
 import json

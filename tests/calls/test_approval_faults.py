@@ -10,7 +10,7 @@ import redis
 from celery import chain
 
 from tarsy_tasks import ErrorCode, Outcome, ToolExecutor, ToolResult, tool_signature
-from tarsy_tasks.broker import keys, parked_calls
+from tarsy_tasks.broker import parked_calls
 from tarsy_tasks.broker.parked_calls import Decided, ParkedCallView
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, wait_for_runs, witness
@@ -72,23 +72,6 @@ def test_a_worker_that_is_lost_loses_no_parked_call(start_worker: StartWorker, l
     assert ledger.runs("add")["parked"] == 1
 
 
-def test_a_call_whose_worker_was_lost_before_it_was_parked_is_parked_by_another(
-    start_worker: StartWorker, ledger: Ledger, table: Any
-) -> None:
-    # Its tools are not listed, so the call waits in the worker.
-    worker = start_worker({"desk": witness(ledger, "--mute", "1", approval="always")}, settings=SHORT_LEASE)
-    with build_tools() as tools:
-        pending = tools.submit("desk.add", {"key": "early"})
-        wait_until(lambda: table.zcard(keys.LEASES), "a worker has it", TIMEOUT_S)
-        kill(worker)
-        start(start_worker, ledger)
-        [view] = wait_for_parked(table)
-        assert view.id == pending.id
-        approve(table, view)
-        assert pending.result().outcome is Outcome.OK
-    assert ledger.runs("add")["early"] == 1
-
-
 @pytest.mark.parametrize("tool", ["add", "look"])
 def test_an_approved_call_whose_worker_is_lost_is_not_repeated(
     start_worker: StartWorker, ledger: Ledger, table: Any, tool: str
@@ -111,18 +94,20 @@ def test_an_approved_call_whose_worker_is_lost_is_not_repeated(
 def test_an_approved_call_whose_worker_was_lost_before_it_was_sent_runs(
     start_worker: StartWorker, ledger: Ledger, table: Any
 ) -> None:
-    worker = start(start_worker, ledger)
+    servers = {"desk": witness(ledger, "--mute", "2", approval="always", session="per_call")}
+    worker = start_worker(servers, settings=SHORT_LEASE)
+    wait_until(lambda: ledger.starts == 1, "the session that lists the tools")
     with build_tools() as tools:
         pending = tools.submit("desk.add", {"key": "unsent"})
         [view] = wait_for_parked(table)
-        kill(worker)
-        mute = start_worker({"desk": witness(ledger, "--mute", "2", approval="always")}, settings=SHORT_LEASE)
+        assert ledger.starts == 1, "a call that waits for a person opens no session"
         approve(table, view)
-        wait_until(lambda: table.zcard(keys.LEASES), "a worker has it", TIMEOUT_S)
-        kill(mute)
-        start(start_worker, ledger)
+        wait_until(lambda: ledger.starts == 2, "the session of the call is being opened")
+        kill(worker)
+        start_worker(servers, settings=SHORT_LEASE)
         assert pending.result().outcome is Outcome.OK
     assert ledger.runs("add")["unsent"] == 1
+    assert find_parked(table) == [], "nobody is asked again"
 
 
 def test_a_chain_goes_on_after_its_worker_was_lost(start_worker: StartWorker, ledger: Ledger, table: Any) -> None:

@@ -12,7 +12,7 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.deliveries import CallState, Deliveries, Delivery
 from tarsy_tasks.broker.parked_calls import Decided, ParkedCallView, ParkedRecord, Parking, decide, load, load_waiting
 from tests.processes import wait_until
-from tests.unit.deliveries.table import MESSAGE, QUEUE, RESULT, is_clean, pop, state_of, withdraw
+from tests.unit.deliveries.table import MESSAGE, QUEUE, RESULT, is_clean, pop, state_of, sweep, withdraw
 
 DIGEST = "d" * 64
 SOON_S = 0.2
@@ -220,6 +220,23 @@ def test_a_call_that_asks_again_keeps_its_approvals_for_the_same_question_only(
         delivery.parking = build(client, needs=2, digest=digest)
         table.requeue(delivery)
         assert view_of(client).approvals == approvals
+
+
+def test_a_call_whose_worker_is_lost_before_it_is_parked_is_parked_by_another(
+    table: Deliveries, client: redis.Redis
+) -> None:
+    table.publish(QUEUE, "a", MESSAGE)
+    pop(client)
+    lost = take(table, client)
+    sweep(table, until="the lease has lapsed")
+    pop(client)
+    delivery = take(table, client)
+    assert delivery.count == 2
+    for each in (delivery, lost):
+        each.parking = build(client)
+        table.requeue(each)
+    approve(client)
+    assert (client.zcard(keys.PARKED), client.llen(QUEUE)) == (0, 1)
 
 
 def test_nothing_of_a_parked_call_stays_for_ever(table: Deliveries, client: redis.Redis) -> None:
