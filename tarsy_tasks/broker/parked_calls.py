@@ -185,7 +185,6 @@ class ParkedCallView:
     return 1
     """,
     known=KEYS,
-    grows=True,
 )
 def park(*, home: str, tag: str, ends_at: float, record: Table, state: str, channel: str) -> int: ...
 

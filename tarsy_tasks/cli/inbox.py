@@ -75,7 +75,7 @@ def deny(task_id: str, by: str, why: str, *, as_json: bool) -> None:
 
 
 def _decide(task_id: str, by: str, why: str, *, is_approved: bool, asks: bool, as_json: bool) -> None:
-    by = " ".join((by or getpass.getuser()).split())
+    by = " ".join((by or _login_name()).split())
     if not by or len(by) > _LONGEST_NAME or len(why) > _LONGEST_WHY:
         raise click.UsageError(
             f"--as takes a name of up to {_LONGEST_NAME} characters, --why a reason of up to {_LONGEST_WHY}"
@@ -96,6 +96,13 @@ def _decide(task_id: str, by: str, why: str, *, is_approved: bool, asks: bool, a
         (console if decided in _DONE else notes).print(f"{make_visible(task_id)}: {_SAID[decided]}")
     if decided not in _DONE:
         raise click.exceptions.Exit(FAILED)
+
+
+def _login_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # in a container whose user has no name
+        return ""
 
 
 def _row(view: ParkedCallView) -> tuple[str, ...]:

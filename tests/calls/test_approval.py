@@ -104,7 +104,7 @@ def test_its_agent_learns_why_it_waits(tools: ToolExecutor, table: Any) -> None:
     assert pending.result().error_code is ErrorCode.APPROVAL_DENIED
 
 
-def test_an_agent_waits_longer_than_its_timeout_for_a_parked_call(worker: Worker, table: Any) -> None:
+def test_an_agent_waits_longer_than_its_timeout_for_people(worker: Worker, table: Any) -> None:
     with ToolExecutor(timeout_s=2, park=True) as tools:
         pending = add(tools, "late")
         wait_until(lambda: pending.parked, "it is parked", TIMEOUT_S)
@@ -147,9 +147,7 @@ def test_a_call_that_needs_no_approval_runs_at_once(tools: ToolExecutor) -> None
     assert tools.execute("plain.add", {"key": "free"}).outcome is Outcome.OK
 
 
-def test_only_what_says_that_it_is_harmless_runs_where_the_destructive_is_approved(
-    tools: ToolExecutor, table: Any
-) -> None:
+def test_only_what_says_that_it_is_harmless_runs_unasked(tools: ToolExecutor, table: Any) -> None:
     assert tools.execute("careful.look", {"key": "read only"}).outcome is Outcome.OK
     for tool in ("add", "renew"):
         pending = tools.submit(f"careful.{tool}", {"key": "careful"})

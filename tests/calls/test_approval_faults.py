@@ -91,7 +91,7 @@ def test_an_approved_call_whose_worker_is_lost_is_not_repeated(
     assert find_parked(table) == [], "nobody is asked again"
 
 
-def test_an_approved_call_whose_worker_was_lost_before_it_was_sent_runs(
+def test_an_approved_call_that_was_not_sent_runs_elsewhere(
     start_worker: StartWorker, ledger: Ledger, table: Any
 ) -> None:
     servers = {"desk": witness(ledger, "--mute", "2", approval="always", session="per_call")}
@@ -124,7 +124,7 @@ def test_a_chain_goes_on_after_its_worker_was_lost(start_worker: StartWorker, le
     assert ledger.runs("add") == {"one": 1, "two": 1}
 
 
-def test_parked_calls_outlive_a_restart_of_redis_and_of_the_worker(tmp_path: Path, ledger: Ledger) -> None:
+def test_parked_calls_outlive_a_restart_of_everything(tmp_path: Path, ledger: Ledger) -> None:
     count = 50
     with Valkey(appendonly="yes") as valkey, redis.Redis.from_url(f"{valkey.connection_url}/0") as table:
         servers = {"desk": witness(ledger, approval="always")}

@@ -52,17 +52,18 @@ class CallApproval:
             return await proceed()
         # It was approved once: what may have run is not sent again, even if the tool is harmless to repeat.
         call.may_replay = False
+        record = call.parked
+        if record is not None and record.decision:
+            call.record.approval = f"{record.decision} by {record.by}" if record.by else record.decision
         if call.may_have_run:
             return await proceed()  # where its begin marker ends it
         digest = await _digest_of(call)
-        record = call.parked
         if record is None or not record.decision:
             if not call.info.park or call.delivery is None:
                 raise _rejected(call, ErrorCode.APPROVAL_REQUIRED, "has to be approved by a person", _UNPARKED)
             return Parked(
                 "approval", server.approval_expires_s, digest, server.approvers, await self._describe(call, definition)
             )
-        call.record.approval = f"{record.decision} by {record.by}" if record.by else record.decision
         if record.decision != "approved":
             raise _refusal(call, record)
         if record.digest != digest:

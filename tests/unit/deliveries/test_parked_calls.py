@@ -159,9 +159,7 @@ def test_what_nobody_decides_is_woken_when_it_expires(table: Deliveries, client:
     assert decide(client, view, is_approved=True, by="ann") is Decided.EXPIRED
 
 
-def test_a_decision_after_the_end_does_not_count_though_no_worker_has_looked(
-    table: Deliveries, client: redis.Redis
-) -> None:
+def test_a_decision_after_the_end_does_not_count(table: Deliveries, client: redis.Redis) -> None:
     park(table, client, lasts_s=-1)
     assert approve(client) is Decided.EXPIRED
     assert client.llen(QUEUE) == 0
@@ -209,9 +207,7 @@ def test_parking_twice_because_a_reply_was_lost_is_parking_once(table: Deliverie
     assert (client.zcard(keys.PARKED), client.llen(QUEUE)) == (0, 1), "nor is it parked after it was woken"
 
 
-def test_a_call_that_asks_again_keeps_its_approvals_for_the_same_question_only(
-    table: Deliveries, client: redis.Redis
-) -> None:
+def test_approvals_are_kept_for_the_same_question_only(table: Deliveries, client: redis.Redis) -> None:
     park(table, client, needs=2)
     approve(client)
     for digest, approvals in ((DIGEST, ("ann",)), ("other", ())):
@@ -222,9 +218,7 @@ def test_a_call_that_asks_again_keeps_its_approvals_for_the_same_question_only(
         assert view_of(client).approvals == approvals
 
 
-def test_a_call_whose_worker_is_lost_before_it_is_parked_is_parked_by_another(
-    table: Deliveries, client: redis.Redis
-) -> None:
+def test_a_call_that_was_lost_is_parked_by_another_worker(table: Deliveries, client: redis.Redis) -> None:
     table.publish(QUEUE, "a", MESSAGE)
     pop(client)
     lost = take(table, client)
