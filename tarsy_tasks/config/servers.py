@@ -38,6 +38,7 @@ _HTTP_KEYS = ("headers", "auth", "verify_ssl", "ca_file")
 
 ApprovalMode = Literal["always", "destructive", "never"]
 _APPROVAL_MODES = get_args(ApprovalMode)
+_APPROVAL_WORDS = "`always`, `destructive`, `never`"
 _LONGEST_APPROVAL_S = 30 * 24 * 3600.0
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -262,10 +263,17 @@ class ServerConfig(Model):
     @field_validator("approval", mode="before")
     @classmethod
     def _validate_approval(cls, value: object) -> object:
-        if value in _APPROVAL_MODES or isinstance(value, dict):
-            return value  # pyright: ignore[reportUnknownVariableType]
-        found = quote(value[:40]) if isinstance(value, str) else describe_kind(value)
-        raise ValueError(f"found {found}, expected `always`, `destructive`, `never` or a mapping of tools to these")
+        if not isinstance(value, dict):
+            if value in _APPROVAL_MODES:
+                return value
+            raise ValueError(f"found {_show(value)}, expected {_APPROVAL_WORDS} or a mapping of tools to these")
+        # Here, for the error of a union names each of its types.
+        for tool, mode in value.items():  # pyright: ignore[reportUnknownVariableType]
+            if not tool or not isinstance(tool, str):
+                raise ValueError(f"found {_show(tool)} as a key, expected the name of a tool or a glob such as `get_*`")
+            if mode not in _APPROVAL_MODES:
+                raise ValueError(f"found {_show(mode)} for {quote(tool[:40])}, expected one of {_APPROVAL_WORDS}")
+        return value  # pyright: ignore[reportUnknownVariableType]
 
     @model_validator(mode="before")
     @classmethod
@@ -299,6 +307,10 @@ class ServerConfig(Model):
         if "command" in info.data and "url" in info.data:  # else one of them is invalid, which is reported already
             _validate_kind(transport, info.data)
         return transport
+
+
+def _show(value: object) -> str:
+    return quote(value[:40]) if isinstance(value, str) else describe_kind(value)
 
 
 def _fold(spelling: JsonValue) -> str | None:
