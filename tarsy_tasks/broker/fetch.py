@@ -135,7 +135,8 @@ _POP = r"""
     end
     """
 _SERVE_ONE = r"""
-    local serve = serve_lists
+    local serve, unseen = serve_lists, {}
+    local function settle() end
     local function is_served_with_others(n) return lists[homes[n]][1] ~= names[n] end
     """
 _IN_TURN = r"""
@@ -157,8 +158,9 @@ _IN_TURN = r"""
         end
         active = again
     end
+    settle()
     if trouble and #fetched == 0 then return trouble end
-    report_left_out(fetched)
+    report_left_out(fetched, unseen)
     return fetched
     """
 
@@ -176,11 +178,12 @@ def declare_fetch(
     Args:
         homes: In Lua, `home_of(name)`: the queue whose limit counts for a name; `is_set(name)`: it is not a list.
         serving: In Lua, `serve(n, most)`: take up to `most` messages for a name and return whether there may be more;
-            and `is_served_with_others(n)`: whether those of another name are served for it.
+            `is_served_with_others(n)`: whether those of another name are served for it; `settle()`, which is called
+            last; and then `unseen`: the queues of which some calls were not looked at.
         limiting: In Lua, `allow(home, most)`: how many messages may be taken from a queue, and then
-            `count_call(home, lease)` counts each call and returns the ids of its limits; and `report_left_out(fetched)`
-            adds, for each server of which calls are left out, its queue and the seconds until the next of them may be
-            taken. Empty: there are no limits (`limits.limit_fetch`).
+            `count_call(home, lease)` counts each call and returns the ids of its limits; and
+            `report_left_out(fetched, unseen)` adds, for each server of which calls are left out, its queue and the
+            seconds until the next of them may be taken, 0 if it is in `unseen`. Empty: there are no limits (`limits.limit_fetch`).
     """
     values = constants(
         marker_ttl_s=MARKER_TTL_S,

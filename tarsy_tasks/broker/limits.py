@@ -303,8 +303,10 @@ _FETCHED = r"""
         end
         return #ids > 0 and table.concat(ids, ' ') or nil
     end
-    local function report_left_out(fetched)
-        for queue, wait_s in pairs(left_out) do fetched[#fetched + 1] = {queue, as_time(wait_s)} end
+    local function report_left_out(fetched, unseen)
+        for queue, wait_s in pairs(left_out) do
+            fetched[#fetched + 1] = {queue, as_time(unseen[queue] and 0 or wait_s)}
+        end
     end
     """
 

@@ -45,6 +45,26 @@ def test_what_is_over_its_rate_stays_in_its_queue(table: Table, client: Any) -> 
     assert [each.delivery.tag for each in fetch(table, script, SET, SHARED)[0]] == ["ops1"]
 
 
+def test_no_number_of_shares_over_their_limit_hides_the_others(table: Table, client: Any) -> None:
+    limits = limits_of({"agents": ["bulk*"], "rate": "1/day", "each": ["agent"], "when_over": "wait"})
+    script = fair(limits)
+    until = client.time()[0] + 80_000
+    with client.pipeline() as pipeline:
+        for n in range(1100):
+            pipeline.lpush(keys.agent_queue("desk", f"bulk{n:04}"), text_of(f"bulk{n}"))
+            pipeline.sadd(SET, f"bulk{n:04}")
+            pipeline.zadd(keys.limit_key(f"{limits.all[0].id}:rate"), {f"bulk{n:04}": until})
+        pipeline.execute()
+    for _ in range(2):
+        taken, left_out = fetch(table, script, SET, SHARED)
+        assert taken == []
+    assert [float(wait_s) for _, wait_s in left_out] == [0]  # some were not looked at: the next look is not put off
+    for n in range(3):
+        table.publish(keys.agent_queue("desk", "quiet"), f"quiet{n}", text_of(f"quiet{n}"))
+    tags = [each.delivery.tag for _ in range(3) for each in fetch(table, script, SET, SHARED)[0]]
+    assert tags == ["quiet0", "quiet1", "quiet2"]
+
+
 def test_what_was_counted_when_it_was_taken_is_not_counted_again(table: Table) -> None:
     calls = Calls(table, limits_of({"rate": "1/h", "concurrency": 1, "calls_per_day": 2, "when_over": "wait"}))
     table.publish(keys.agent_queue("desk", "sre"), "a", text_of("a"))
