@@ -183,7 +183,8 @@ def declare_fetch(
         limiting: In Lua, `allow(home, most)`: how many messages may be taken from a queue, and then
             `count_call(home, lease)` counts each call and returns the ids of its limits; and
             `report_left_out(fetched, unseen)` adds, for each server of which calls are left out, its queue and the
-            seconds until the next of them may be taken, 0 if it is in `unseen`. Empty: there are no limits (`limits.limit_fetch`).
+            seconds until the next of them may be taken, 0 if it is in `unseen`. Empty: there are no limits
+            (`limits.limit_fetch`).
     """
     values = constants(
         marker_ttl_s=MARKER_TTL_S,

@@ -7,7 +7,8 @@ looked up once and dropped.
 
 The order is that of stride scheduling: each share has a place, and the lowest is served next and then moved on by
 1 / weight. A share that comes in begins at the lowest place, and one that is empty is removed only when its turn comes,
-so nobody gains by being idle or by coming again. What others send, in the queue of the server, is one more share.
+so nobody gains by being idle or by coming again. Nor does one that is over its limits: while others are served, it is
+moved to their place. What others send, in the queue of the server, is one more share.
 Priorities count within a share only: each call that is taken moves it on alike.
 """
 
@@ -96,9 +97,9 @@ _SERVING = r"""
         for _, agent in ipairs(came) do redis.call('ZADD', place, 'NX', lowest, agent) end
         redis.call('EXPIRE', place, kept_s)
     end
-    -- By server: how many more shares may be looked at, those that come first and are over their limits, and whether
-    -- that kept any from being looked at.
-    local looks, over, unseen = {}, {}, {}
+    -- By server: how many more shares may be looked at, those that come first and are over their limits, whether that
+    -- kept any from being looked at, and the place of the last one that was served.
+    local looks, over, unseen, served_at = {}, {}, {}, {}
     local function find_next(home, place)
         local before = over[home] or {}
         over[home], looks[home] = before, looks[home] or most_names
@@ -109,21 +110,24 @@ _SERVING = r"""
             local found = find_lists(home, agent)
             local own = agent == anonymous and home or home .. agent_mark .. agent
             if not found then redis.call('ZREM', place, agent)
-            elseif allow(own, 1) > 0 then return found, agent, at
+            elseif allow(own, 1) > 0 then
+                served_at[home] = tonumber(at)
+                return found, agent, at
             else before[#before + 1] = {agent, tonumber(at)}
             end
         end
         unseen[home] = true
     end
-    -- Shares over their limits that kept others from being looked at have had their turn: the next fetch sees those.
+    -- A share that is over its limits saves up no turns: it goes on with those that are served meanwhile. If it kept
+    -- others from being looked at, it has had its turn: the next fetch sees those.
     local function settle()
         for home, before in pairs(over) do
             local place = shares_prefix .. string.sub(home, #queue_prefix + 1)
             local next_at = unseen[home] and redis.call('ZRANGE', place, #before, #before, 'WITHSCORES')[2]
-            if next_at then
-                for _, each in ipairs(before) do
-                    redis.call('ZADD', place, 'XX', next_at + 1 / weight_of(each[1]), each[1])
-                end
+            for _, each in ipairs(before) do
+                local agent, at = unpack(each)
+                local to = next_at and next_at + 1 / weight_of(agent) or served_at[home] or at
+                if to > at then redis.call('ZADD', place, 'XX', to, agent) end
             end
         end
     end

@@ -65,6 +65,19 @@ def test_no_number_of_shares_over_their_limit_hides_the_others(table: Table, cli
     assert tags == ["quiet0", "quiet1", "quiet2"]
 
 
+def test_a_share_saves_up_no_turns_while_it_is_over_its_limit(table: Table) -> None:
+    limited = fair(limits_of({"agents": ["noisy"], "rate": "1/day", "when_over": "wait"}))
+    unlimited = fair(limits_of({"agents": ["nobody"], "rate": "1/day", "when_over": "wait"}))
+    for agent in ("noisy", "quiet"):
+        for n in range(100):
+            table.publish(keys.agent_queue("desk", agent), f"{agent}{n}", text_of(f"{agent}{n}"))
+    taken = Counter(each.delivery.tag[:5] for _ in range(4) for each in fetch(table, limited, SET, SHARED)[0])
+    assert taken["noisy"] == 1
+    assert taken["quiet"] >= 48
+    turns = Counter(each.delivery.tag[:5] for each in fetch(table, unlimited, SET, SHARED)[0])
+    assert turns["quiet"] >= 7
+
+
 def test_what_was_counted_when_it_was_taken_is_not_counted_again(table: Table) -> None:
     calls = Calls(table, limits_of({"rate": "1/h", "concurrency": 1, "calls_per_day": 2, "when_over": "wait"}))
     table.publish(keys.agent_queue("desk", "sre"), "a", text_of("a"))
