@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.script import NOW, Key, constants, script
+from tarsy_tasks.broker.script import NOW, Key, Table, constants, script
 from tarsy_tasks.broker.steps import ANSWER_CHECK, ANSWER_RECORD, ANSWER_STORE, BEGIN_CHECK, BEGIN_MARK, step
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "OverLimit",
     "answer_counted",
     "begin_limited",
+    "give_back",
     "limit_fetch",
     "read_pauses",
     "share_pause",
@@ -103,6 +104,7 @@ COUNTERS = (
     local function use_rate(limit)
         local _, used_until = read_rate(limit)
         set_time(limit, 'rate', used_until + limit.interval, limit.tolerance + limit.interval)
+        return used_until + limit.interval
     end
     """
 )
@@ -293,15 +295,15 @@ _FETCHED = r"""
         end
         return most
     end
-    -- The ids of the limits in which a call is counted now.
+    -- The limits in which a call is counted now, and what of their rates it uses, as `give_back` takes it.
     local function count_call(home, lease)
-        local ids = {}
+        local counted = {}
         for n, limit in ipairs(of_home[home] or find_limits(home)) do
-            ids[n] = limit.id
-            if limit.interval then use_rate(limit) end
+            counted[n] = {limit.id}
+            if limit.interval then counted[n] = {limit.id, limit.counter, limit.interval, use_rate(limit)} end
             if limit.concurrency then hold(limit, lease) end
         end
-        return #ids > 0 and table.concat(ids, ' ') or nil
+        return #counted > 0 and cjson.encode(counted) or nil
     end
     local function report_left_out(fetched, unseen)
         for queue, wait_s in pairs(left_out) do
@@ -328,6 +330,25 @@ def limit_fetch(terms: Mapping[str, Any], lease_s: float, anonymous: str) -> str
         concurrency_s=_CONCURRENCY_S,
     )
     return f"{values}\n{COUNTERS}\n{_FETCHED}"
+
+
+# A call that was counted when it was taken is not sent: others may be. Not once the rate would have come back by itself:
+# it may have been saved up since, and there would be more calls at once than the burst.
+@script(
+    NOW,
+    constants(limit_prefix=_PREFIX),
+    r"""
+    for _, each in ipairs(counted) do
+        local id, counter, interval, used_until = unpack(each)
+        local key = limit_prefix .. id .. ':rate'
+        local known = interval and now < used_until and redis.pcall('ZSCORE', key, counter)
+        if type(known) == 'string' then
+            redis.call('ZADD', key, string.format('%.6f', tonumber(known) - interval), counter)
+        end
+    end
+    """,
+)
+def give_back(*, counted: Table) -> None: ...
 
 
 # A server that asked twice has to be left alone until the later time.

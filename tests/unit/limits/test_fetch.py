@@ -7,7 +7,7 @@ import pytest
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.fetch import FetchedMessage, declare_fetch, read_fetched
-from tarsy_tasks.broker.limits import limit_fetch
+from tarsy_tasks.broker.limits import OverLimit, limit_fetch
 from tarsy_tasks.broker.priority_lists import list_of, lists_of
 from tarsy_tasks.broker.shares import declare_fair_fetch
 from tarsy_tasks.policy import Limits
@@ -84,6 +84,68 @@ def test_what_was_counted_when_it_was_taken_is_not_counted_again(table: Table) -
     [message], _ = fetch(table, fair(calls.limits), SET, SHARED)
     assert calls.begin(message.delivery) == ""
     assert calls.kinds(1) == ["concurrency"]
+
+
+@pytest.mark.parametrize("end", ["answer", "acknowledge", "requeue", "delay"])
+def test_a_call_that_is_never_sent_gives_back_what_it_used(table: Table, end: str) -> None:
+    script = fair(limits_of({"rate": "5/h", "burst": 5, "when_over": "wait"}))
+    for n in range(5):
+        table.publish(keys.agent_queue("desk", "sre"), f"denied{n}", text_of(f"denied{n}"))
+    denied, _ = fetch(table, script, SET, SHARED)
+    assert len(denied) == 5
+    table.publish(keys.agent_queue("desk", "dev"), "late", text_of("late"))
+    assert fetch(table, script, SET, SHARED)[0] == []
+    for message in denied:
+        if end == "answer":
+            table.answer(message.delivery, keys.result_key(message.delivery.tag), "{}", 60)
+        elif end == "delay":
+            assert table.delay(message.delivery, wait_s=60)
+        else:
+            getattr(table, end)(message.delivery)
+    assert "late" in [each.delivery.tag for each in fetch(table, script, SET, SHARED)[0]]
+
+
+def test_a_call_that_was_sent_gives_nothing_back(table: Table) -> None:
+    calls = Calls(table, limits_of({"rate": "2/h", "burst": 2, "when_over": "wait"}))
+    script = fair(calls.limits)
+    for n in range(4):
+        table.publish(keys.agent_queue("desk", "sre"), f"{n}", text_of(f"{n}"))
+    found, _ = fetch(table, script, SET, SHARED)
+    for message in found:
+        assert calls.begin(message.delivery) == ""
+        table.answer(message.delivery, keys.result_key(message.delivery.tag), "{}", 60)
+    assert len(found) == 2
+    assert fetch(table, script, SET, SHARED)[0] == []
+
+
+def test_a_call_that_waits_for_a_narrower_limit_is_counted_once(table: Table) -> None:
+    wide = {"rate": "5/h", "burst": 5, "when_over": "wait"}
+    calls = Calls(table, limits_of(wide, {"tools": ["desk.echo"], "concurrency": 1, "when_over": "wait"}))
+    script = fair(calls.limits)
+    for n in range(2):
+        table.publish(keys.agent_queue("desk", "sre"), f"{n}", text_of(f"{n}"))
+    [running, waiting], _ = fetch(table, script, SET, SHARED)
+    assert calls.begin(running.delivery) == ""
+    for _ in range(10):
+        assert isinstance(calls.begin(waiting.delivery), OverLimit)
+        table.requeue(waiting.delivery)
+        [waiting], _ = fetch(table, script, SET, SHARED)
+    table.answer(running.delivery, keys.result_key(running.delivery.tag), "{}", 60)
+    assert calls.begin(waiting.delivery) == ""
+
+
+def test_what_is_given_back_late_makes_no_larger_burst(table: Table, client: Any) -> None:
+    limits = limits_of({"rate": "20/s", "burst": 1, "when_over": "wait"})
+    script = fair(limits)
+    for n in range(3):
+        table.publish(keys.agent_queue("desk", "sre"), f"{n}", text_of(f"{n}"))
+    [early], _ = fetch(table, script, SET, SHARED)
+    [[limit_id, counter, interval, used_until]] = early.delivery.counted
+    key = keys.limit_key(f"{limit_id}:rate")
+    early.delivery.counted = ([limit_id, counter, interval, used_until - 60],)  # its rate came back a minute ago
+    client.zadd(key, {counter: used_until + 60})
+    table.acknowledge(early.delivery)
+    assert client.zscore(key, counter) == used_until + 60
 
 
 def test_as_many_are_taken_as_may_run(table: Table, client: Any) -> None:
