@@ -9,7 +9,8 @@ the bytes of a result are counted by the script that stores it. Where a call has
 Each limit has five keys, whatever the number of its counters, which are their members:
 
     rate       counter → until when its rate is used up, the "theoretical arrival time" of GCRA
-    promised   counter → the time that was last named to a call that waits, so that not all come back at once
+    promised   counter and queue, with a line break between → the time that was last named to a call from this queue
+               that waits: so not all come back at once, and none waits for those of other agents
     held       counter and lease, with a line break between, of each call that runs
     calls:DAY  counter → calls of this day
     bytes:DAY  counter → bytes of their results
@@ -60,12 +61,14 @@ COUNTERS = (
         redis.call('DEL', key)
         return redis.call(command, key, ...)
     end
-    local function read(limit, what) return tonumber(use('ZSCORE', key_of(limit, what), limit.counter) or 0) end
+    local function read(limit, what, counter)
+        return tonumber(use('ZSCORE', key_of(limit, what), counter or limit.counter) or 0)
+    end
     local function as_time(time) return string.format('%.6f', time) end
     local function keep(limit, what, ttl_s) redis.call('EXPIRE', key_of(limit, what), math.ceil(ttl_s)) end
     -- Times before now are as good as none.
-    local function set_time(limit, what, time, ttl_s)
-        use('ZADD', key_of(limit, what), as_time(time), limit.counter)
+    local function set_time(limit, what, time, ttl_s, counter)
+        use('ZADD', key_of(limit, what), as_time(time), counter or limit.counter)
         redis.call('ZREMRANGEBYSCORE', key_of(limit, what), '-inf', '(' .. as_time(now))
         keep(limit, what, ttl_s + 1)
     end
@@ -140,13 +143,15 @@ _ADMIT = (
         end
         return worst
     end
-    -- One after the other: all that wait would otherwise come back at once, for one of them.
+    -- One after the other: all that wait would otherwise come back at once, for one of them. For each queue by itself:
+    -- nobody knows which of those that wait in it will still come.
     local function promise(over, patience_s)
         local limit = over.limit
-        local last = math.min(read(limit, 'promised'), now + day_s)
+        local waiter = limit.counter .. '\n' .. home
+        local last = math.min(read(limit, 'promised', waiter), now + day_s)
         local at = math.max(now + over.wait_s, last + (over.kind == 'rate' and limit.interval or step_s))
         over.wait_s, over.waits = at - now, at - now <= patience_s
-        if over.waits then set_time(limit, 'promised', at, day_s) end
+        if over.waits then set_time(limit, 'promised', at, day_s, waiter) end
     end
     local function admit(limits, own, patience_s)
         local over = find_worst(limits, own)
@@ -332,8 +337,8 @@ def limit_fetch(terms: Mapping[str, Any], lease_s: float, anonymous: str) -> str
     return f"{values}\n{COUNTERS}\n{_FETCHED}"
 
 
-# A call that was counted when it was taken is not sent: others may be. Not once the rate would have come back by itself:
-# it may have been saved up since, and there would be more calls at once than the burst.
+# A call that was counted when it was taken is not sent: others may be. Not once the rate would have come back by
+# itself: it may have been saved up since, and there would be more calls at once than the burst.
 @script(
     NOW,
     constants(limit_prefix=_PREFIX),

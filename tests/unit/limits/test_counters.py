@@ -163,6 +163,18 @@ def test_calls_that_wait_come_back_one_after_the_other(table: Table) -> None:
     assert round(after.wait_s) == 6
 
 
+@pytest.mark.parametrize("numbers", [{"rate": "60/min", "burst": 1}, {"concurrency": 1}])
+def test_calls_that_wait_do_not_put_off_those_of_other_agents(table: Table, numbers: dict[str, Any]) -> None:
+    calls = Calls(table, limits_of({"tools": ["desk.echo"], **numbers, "when_over": "wait"}))
+    assert calls.call("noisy") == ""
+    for _ in range(70):
+        calls.call("noisy", patience_s=7200)  # whether they still come or were withdrawn
+    over = calls.call("quiet", patience_s=1.2)
+    assert isinstance(over, OverLimit)
+    assert over.waits
+    assert over.wait_s <= 1
+
+
 def test_what_rejects_goes_before_what_waits(table: Table) -> None:
     calls = Calls(table, limits_of({"rate": "1/h", "when_over": "wait"}, {"rate": "1/min"}))
     assert calls.call() == ""
