@@ -93,6 +93,7 @@ _POP = r"""
         homes[nth], left[home], lists[home] = home, tonumber(limit), lists[home] or {}
         if not is_set(names[nth]) then table.insert(lists[home], names[nth]) end
     end
+    local function as_error(found) return type(found) == 'table' and found or redis.error_reply(tostring(found)) end
     -- It counts for the limit of `counted`.
     local function fetch_from(name, home, counted, most)
         most = allow(home, most)
@@ -104,7 +105,7 @@ _POP = r"""
             if bytes < batch_bytes then is_leased, found = pcall(lease, name, home, message) end
             if not is_leased then  -- nothing may be lost because a command is refused
                 for back = #messages, n, -1 do redis.call('RPUSH', name, messages[back]) end
-                if found then trouble = type(found) == 'table' and found or redis.error_reply(tostring(found)) end
+                if found then trouble = as_error(found) end
                 return false
             end
             fetched[#fetched + 1] = found
@@ -141,7 +142,7 @@ _SERVE_ONE = r"""
     local function is_served_with_others(n) return lists[homes[n]][1] ~= names[n] end
     """
 _IN_TURN = r"""
-    local active, share = {}, #names == 1 and at_once or 1
+    local active, share, refused = {}, #names == 1 and at_once or 1, nil
     for n = 1, #names do
         if not is_served_with_others(n) then active[#active + 1] = n end
     end
@@ -153,13 +154,18 @@ _IN_TURN = r"""
             if served[home] then again[#again + 1] = n
             elseif most > 0 and bytes < batch_bytes and not trouble then
                 local before = room
-                if serve(n, most) then again[#again + 1] = n end
+                -- A command may be refused, such as one for limits. Then what was taken for others is still returned.
+                local is_served, found = pcall(serve, n, most)
+                if not is_served then refused = as_error(found)
+                elseif found then again[#again + 1] = n
+                end
                 served[home] = room < before
             end
         end
         active = again
     end
-    settle()
+    pcall(settle)
+    trouble = trouble or refused
     if trouble and #fetched == 0 then return trouble end
     report_left_out(fetched, unseen)
     return fetched

@@ -4,6 +4,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
+import redis
+from redis.exceptions import ResponseError
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.fetch import FetchedMessage, declare_fetch, read_fetched
@@ -187,6 +189,31 @@ def test_messages_that_are_no_calls_use_up_nothing(table: Table) -> None:
     table.publish(SHARED, "c", text_of("c"))
     tags = [each.delivery.tag for _ in range(3) for each in fetch(table, script, SHARED)[0]]
     assert tags == ["a", "b"]
+
+
+def test_a_refused_check_loses_nothing_that_was_taken(table: Table, client: Any) -> None:
+    limits = limits_of({"tools": ["desk.*"], "rate": "100/s", "when_over": "wait"})
+    terms = limits.build_fetch_terms(["desk"], "anonymous")
+    script = declare_fetch(limiting=limit_fetch(terms, LEASE_S, "anonymous"))
+    patterns = [f"%RW~{each}*" for each in ("mcp.", "tarsy:c", "tarsy:le", "tarsy:q", "tarsy:u", "tarsy:w", "tarsy:d")]
+    client.acl_setuser("old", enabled=True, passwords=["+x"], keys=[], commands=["+@all"])
+    client.execute_command("ACL", "SETUSER", "old", *patterns)
+    try:
+        host = client.connection_pool.connection_kwargs
+        with redis.Redis(host=host["host"], port=host["port"], username="old", password="x") as old:  # noqa: S106
+            refused = Table(old.connection_pool)
+            for first, second in ((SHARED, "mcp.other"), ("mcp.other", SHARED)):
+                table.publish("mcp.other", "other", text_of("other"))
+                table.publish(SHARED, "mine", text_of("mine"))
+                taken, _ = fetch(refused, script, first, second)
+                assert [each.delivery.tag for each in taken] == ["other"]
+                table.acknowledge(taken[0].delivery)
+                with pytest.raises(ResponseError, match="limit|permission"):
+                    fetch(refused, script, first, second)
+                assert client.llen(SHARED) == 1
+                client.flushdb()
+    finally:
+        client.acl_deluser("old")
 
 
 @pytest.mark.parametrize("shared_agent", [None, "anonymous"])
