@@ -200,7 +200,7 @@ def test_a_refused_check_loses_nothing_that_was_taken(table: Table, client: Any)
     client.execute_command("ACL", "SETUSER", "old", *patterns)
     try:
         host = client.connection_pool.connection_kwargs
-        with redis.Redis(host=host["host"], port=host["port"], username="old", password="x") as old:  # noqa: S106
+        with redis.Redis(host=host["host"], port=host["port"], username="old", password="x") as old:
             refused = Table(old.connection_pool)
             for first, second in ((SHARED, "mcp.other"), ("mcp.other", SHARED)):
                 table.publish("mcp.other", "other", text_of("other"))
@@ -208,7 +208,7 @@ def test_a_refused_check_loses_nothing_that_was_taken(table: Table, client: Any)
                 taken, _ = fetch(refused, script, first, second)
                 assert [each.delivery.tag for each in taken] == ["other"]
                 table.acknowledge(taken[0].delivery)
-                with pytest.raises(ResponseError, match="limit|permission"):
+                with pytest.raises(ResponseError, match="permission"):
                     fetch(refused, script, first, second)
                 assert client.llen(SHARED) == 1
                 client.flushdb()
