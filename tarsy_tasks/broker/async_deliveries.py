@@ -115,6 +115,7 @@ class AsyncDeliveries:
         slots |= {"entry": entry.text, "limit": entry.limit}
         if large is not None:
             slots |= large.slots()
+            slots["whole_bytes"] = large.whole_bytes
             is_first, error = await answer_large.run_async(self.exchange, **slots, charges=delivery.charges)
         elif delivery.charges:
             is_first, error = await answer_counted.run_async(self.exchange, **slots, charges=delivery.charges)

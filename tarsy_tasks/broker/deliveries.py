@@ -245,7 +245,7 @@ class Deliveries:
         self._give_back(delivery)
         slots = answer_slots(delivery, result_key, result, lifetime_s) | large.slots()
         with refusals():
-            self._end(answer_large, entry, **slots, charges=delivery.charges)
+            self._end(answer_large, entry, **slots, charges=delivery.charges, whole_bytes=large.whole_bytes)
 
     def store_unless_known(self, tag: str, result_key: str, result: str | bytes, lifetime_s: int | None) -> None:
         """Store and announce a result for a task that has none, no marker and no entry; nothing otherwise."""

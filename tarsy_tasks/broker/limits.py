@@ -220,13 +220,13 @@ def begin_limited(
 COUNT_RESULT = (
     constants(limit_prefix=_PREFIX, day_s=_DAY_S)
     + r"""
-    local function count_result()
+    local function count_result(bytes)
         for _, charge in ipairs(cjson.decode(charges)) do
             local counted = limit_prefix .. charge[1] .. ':bytes:' .. math.floor(now / day_s)
-            local added = redis.pcall('ZINCRBY', counted, #result, charge[2])
+            local added = redis.pcall('ZINCRBY', counted, bytes, charge[2])
             if type(added) == 'table' then
                 redis.call('DEL', counted)
-                redis.call('ZADD', counted, #result, charge[2])
+                redis.call('ZADD', counted, bytes, charge[2])
             end
             redis.call('EXPIRE', counted, 2 * day_s)
         end
@@ -237,7 +237,7 @@ COUNT_RESULT = (
 
 
 # As `steps.answer`, and counts the bytes of the result. `charges` are the ids of limits and their counters, in JSON.
-@step(NOW, COUNT_RESULT, ANSWER_CHECK, ANSWER_STORE, "count_result()", ANSWER_RECORD)
+@step(NOW, COUNT_RESULT, ANSWER_CHECK, ANSWER_STORE, "count_result(#result)", ANSWER_RECORD)
 def answer_counted(
     *,
     tag: str,

@@ -14,7 +14,10 @@ from tarsy_tasks.broker.acl import AgentUser
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.deliveries import NO_ENTRY, CallState, Delivery
+from tarsy_tasks.broker.large_results import LargeWrite
 from tarsy_tasks.broker.limits import OverLimit, read_pauses, share_pause
+from tarsy_tasks.models import ToolResult
+from tarsy_tasks.worker.calls.large_results import cut_result
 from tests.processes import wait_until
 from tests.redis_users import url_of
 from tests.unit.limits.calls import LEASE_S, Calls, Table, limits_of
@@ -144,9 +147,25 @@ def test_a_quota_of_bytes_is_used_up_by_results(table: Table) -> None:
     assert calls.kinds(1, agent="dev") == [""]
 
 
-async def answer(table: Table, delivery: Delivery, result: str) -> None:
+@pytest.mark.parametrize("is_async", [True, False])
+def test_of_a_large_result_the_whole_is_counted(table: Table, is_async: bool) -> None:
+    calls = Calls(table, limits_of({"bytes_per_day": "100 kB"}))
+    delivery = calls.take()
+    assert calls.begin(delivery) == ""
+    whole = ToolResult(call_id="", name="desk.echo", content="x" * 150_000)
+    result, large = cut_result(whole, 5_000, keys.result_owner("desk", "sre"), "a-handle", 1_000_000)
+    assert large is not None
+    place = keys.result_key(delivery.tag)
+    if is_async:
+        asyncio.run(answer(table, delivery, result.model_dump_json(), large))
+    else:
+        table.answer_large(delivery, place, result.model_dump_json(), 60, None, large)
+    assert calls.kinds(1) == ["bytes"]
+
+
+async def answer(table: Table, delivery: Delivery, result: str, large: LargeWrite | None = None) -> None:
     exchange = AsyncRedisExchange(lambda: table.pool)
-    await AsyncDeliveries(exchange).answer(delivery, keys.result_key(delivery.tag), result, 60, NO_ENTRY)
+    await AsyncDeliveries(exchange).answer(delivery, keys.result_key(delivery.tag), result, 60, NO_ENTRY, large)
     exchange.close()
 
 
