@@ -205,8 +205,22 @@ def test_what_is_cached_counts_for_no_limit(tools: ToolExecutor) -> None:
 def test_a_long_answer_is_given_and_not_kept(tools: ToolExecutor, ledger: Ledger) -> None:
     for _ in range(2):
         result = tools.execute("books.look", {"key": "long", "length": 1_000_000})
-        assert (len(result.content), result.cached) == (1_000_000, False)
+        assert result.large is not None
+        assert (result.large.content_chars, result.cached) == (1_000_000, False)
     assert ledger.runs()["long"] == 2
+
+
+def test_each_agent_reads_the_rest_of_a_kept_answer(tools: ToolExecutor, ledger: Ledger) -> None:
+    handles: set[str] = set()
+    for agent_id in ("first", "second"):
+        with ToolExecutor(["books"], agent_id=agent_id) as agent:
+            result = agent.execute("books.look", {"key": "large", "length": 200_000})
+            assert result.large is not None
+            handles.add(result.large.handle)
+            assert agent.read_result(result.large.handle, 150_000, 100_000).text == 50_000 * "é"
+    assert result.cached
+    assert len(handles) == 2
+    assert ledger.runs()["large"] == 1
 
 
 def test_a_leader_that_is_lost_holds_nobody_up(tools: ToolExecutor, workers: list[Worker], single: Ledger) -> None:

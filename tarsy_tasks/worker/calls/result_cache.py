@@ -21,6 +21,7 @@ from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import Outcome
 from tarsy_tasks.telemetry.audit import build_canonical
 from tarsy_tasks.telemetry.outage_log import OutageLog
+from tarsy_tasks.worker.calls.content import TEXT_LIMIT
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.failures import facts_of
 from tarsy_tasks.worker.calls.running_call import RunningCall
@@ -193,6 +194,9 @@ class ResultCache:
     def _answer(self, call: RunningCall, kept: ToolResult) -> Answer:
         facts = facts_of(self._context, call.info, call.record, call.repairs)
         call.built = kept.model_copy(update={**facts, "cached": True})
+        # It is cut for each call by itself: a handle belongs to one agent.
+        is_cut = call.is_cut_if_large or len(kept.content) > TEXT_LIMIT
+        call.is_large = is_cut and is_large([kept.content, kept.structured])
         return Answer(call.built)
 
 
