@@ -110,7 +110,8 @@ class AsyncDeliveries:
         large: LargeWrite | None = None,
     ) -> None:
         """As `Deliveries.answer`, or with a large result as `Deliveries.answer_large`."""
-        await self._give_back(delivery)
+        if delivery.counted:
+            await self._give_back(delivery)
         slots = answer_slots(delivery, result_key, result, lifetime_s)
         slots |= {"entry": entry.text, "limit": entry.limit}
         if large is not None:
@@ -126,12 +127,12 @@ class AsyncDeliveries:
 
     async def requeue(self, delivery: Delivery) -> None:
         """As `Deliveries.requeue`."""
-        await self._give_back(delivery)
+        if delivery.counted:
+            await self._give_back(delivery)
         await steps.requeue.run_async(self.exchange, home=delivery.queue, tag=delivery.tag)
 
     async def _give_back(self, delivery: Delivery) -> None:
-        if counted := delivery.take_counted():
-            await give_back.run_async(self.exchange, counted=counted)
+        await give_back.run_async(self.exchange, counted=delivery.take_counted())
 
     async def unbegin(self, tag: str, owner: str) -> None:
         """Remove a begin marker: the call was not sent after all."""
@@ -193,5 +194,5 @@ class AsyncDeliveries:
 def _note_begun(delivery: Delivery, owner: str, state: bytes, other: bytes) -> None:
     delivery.state = CallState(as_text(state))
     if delivery.state is CallState.NONE:
-        delivery.counted = ()
+        delivery.counted = ""
     delivery.owner = owner if delivery.state is CallState.NONE else as_text(other)

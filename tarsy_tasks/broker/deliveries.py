@@ -108,7 +108,7 @@ class Delivery:
         size_bytes: Of the message, if it was fetched in the package's own way.
         begun_before: All who had begun it when it was taken, in order.
         signer: Who signed it, if its signature was verified.
-        counted: The limits in whose rate and concurrency it was counted when it was taken, each a list: its id, and
+        counted: The limits in whose rate and concurrency it was counted when it was taken, a line for each: its id, and
             what it used of the rate (`limits.give_back`). Empty once that is given back, or the call has begun.
         charges: What its result is counted for, in JSON; see `limits.answer_counted`.
         priority: That of the list that it was taken from.
@@ -138,7 +138,7 @@ class Delivery:
     large: LargeWrite | None = None
     begun_before: tuple[Begun, ...] = ()
     signer: str = ""
-    counted: tuple[Sequence[Any], ...] = ()
+    counted: str = ""
     charges: str = ""
     priority: Priority = NORMAL
 
@@ -149,12 +149,12 @@ class Delivery:
     @property
     def counted_in(self) -> frozenset[str]:
         """The ids of the limits in which it is counted."""
-        return frozenset(limit_id for limit_id, *_ in self.counted)
+        return frozenset([line.partition(" ")[0] for line in self.counted.splitlines()])
 
-    def take_counted(self) -> list[Sequence[Any]]:
+    def take_counted(self) -> str:
         """What is to be given back, because it is not sent; the second time nothing."""
-        counted, self.counted = self.counted, ()
-        return [*counted]
+        counted, self.counted = self.counted, ""
+        return counted
 
     @property
     def lease(self) -> str:
@@ -224,7 +224,8 @@ class Deliveries:
         """Store and announce a call's result and remove the call from the in-flight table; nothing if it was answered
         before, or if another owner than those of `delivery` has begun it.
         """
-        self._give_back(delivery)
+        if delivery.counted:
+            self._give_back(delivery)
         slots = answer_slots(delivery, result_key, result, lifetime_s)
         if delivery.charges:
             self._end(answer_counted, entry, **slots, charges=delivery.charges)
@@ -242,7 +243,8 @@ class Deliveries:
     ) -> None:
         """As `answer`, and keep the whole of a result with it; a Redis that refuses that stores neither. Raises as
         `large_results.refusals`."""
-        self._give_back(delivery)
+        if delivery.counted:
+            self._give_back(delivery)
         slots = answer_slots(delivery, result_key, result, lifetime_s) | large.slots()
         with refusals():
             self._end(answer_large, entry, **slots, charges=delivery.charges, whole_bytes=large.whole_bytes)
@@ -261,7 +263,8 @@ class Deliveries:
 
     def acknowledge(self, delivery: Delivery, entry: AuditWrite | None = None) -> None:
         """Remove a message from the in-flight table."""
-        self._give_back(delivery)
+        if delivery.counted:
+            self._give_back(delivery)
         self._end(steps.acknowledge, entry, tag=delivery.tag, home=delivery.queue)
 
     def discard(self, tag: str, queue: str, entry: AuditWrite | None = None) -> None:
@@ -280,8 +283,7 @@ class Deliveries:
         return bool(is_first)
 
     def _give_back(self, delivery: Delivery) -> None:
-        if counted := delivery.take_counted():
-            give_back.run(self.exchange, counted=counted)
+        give_back.run(self.exchange, counted=delivery.take_counted())
 
     def entry_of(self, tag: str, queue: str) -> bytes:
         """The entry of a message that waits in a queue, empty if there is none."""
@@ -299,7 +301,8 @@ class Deliveries:
 
     def requeue(self, delivery: Delivery) -> None:
         """Put a message back at the head of its list, or delay it by its `wait_s`; this delivery does not count."""
-        self._give_back(delivery)
+        if delivery.counted:
+            self._give_back(delivery)
         if delivery.wait_s <= 0 or not self.delay(delivery, wait_s=delivery.wait_s):
             steps.requeue.run(self.exchange, home=delivery.queue, tag=delivery.tag)
 
@@ -314,7 +317,8 @@ class Deliveries:
             False if its time has come: it stays leased.
         """
         step = steps.delay
-        self._give_back(delivery)
+        if delivery.counted:
+            self._give_back(delivery)
         return bool(step.run(self.exchange, home=delivery.queue, tag=delivery.tag, due_at=due_at, wait_s=wait_s))
 
     def release_due(self) -> float | None:

@@ -5,7 +5,6 @@ has either left a message in its queue or holds a lease on it that lapses. A mes
 in the in-flight table there, too. The worker's `fetcher` decides when it runs, and `deliveries` explains the states.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -180,7 +179,7 @@ def declare_fetch(
     The first `checks` names are queues of checks; the others leave `kept` of the room. A queue may have several lists,
     the most urgent first; while all of them have messages, seven of ten messages are interactive, two normal and one
     batch (docs/limits.md). It returns for each message its list, tag, delivery count, state, owner and text, and the
-    lines of all who began it if there are any; and if it is counted in limits, these, in JSON.
+    lines of all who began it if there are any; and if it is counted in limits, these, as `Delivery.counted`.
 
     Args:
         homes: In Lua, `home_of(name)`: the queue whose limit counts for a name; `is_set(name)`: it is not a list.
@@ -188,7 +187,7 @@ def declare_fetch(
             `is_served_with_others(n)`: whether those of another name are served for it; `settle()`, which is called
             last; and then `unseen`: the queues of which some calls were not looked at.
         limiting: In Lua, `allow(home, most)`: how many messages may be taken from a queue, and then
-            `count_call(home, lease)` counts each call and returns its limits in JSON; and
+            `count_call(home, lease)` counts each call and returns its limits; and
             `report_left_out(fetched, unseen)` adds, for each server of which calls are left out, its queue and the
             seconds until the next of them may be taken, 0 if it is in `unseen`. Empty: there are no limits
             (`limits.limit_fetch`).
@@ -262,5 +261,5 @@ def read_fetched(reply: list[Any]) -> FetchedMessage:
     if begun:
         delivery.begun_before = read_begun(begun[0])
         if len(begun) > 1:
-            delivery.counted = tuple(json.loads(begun[1]))
+            delivery.counted = as_text(begun[1])
     return FetchedMessage(text, delivery)

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.script import NOW, Key, Table, constants, script
+from tarsy_tasks.broker.script import NOW, Key, constants, script
 from tarsy_tasks.broker.steps import ANSWER_CHECK, ANSWER_RECORD, ANSWER_STORE, BEGIN_CHECK, BEGIN_MARK, step
 
 __all__ = [
@@ -300,15 +300,17 @@ _FETCHED = r"""
         end
         return most
     end
-    -- The limits in which a call is counted now, and what of their rates it uses, as `give_back` takes it.
+    -- The limits in which a call is counted now, a line for each: its id, and what `give_back` needs of its rate.
     local function count_call(home, lease)
-        local counted = {}
+        local lines = {}
         for n, limit in ipairs(of_home[home] or find_limits(home)) do
-            counted[n] = {limit.id}
-            if limit.interval then counted[n] = {limit.id, limit.counter, limit.interval, use_rate(limit)} end
+            lines[n] = limit.id
+            if limit.interval then
+                lines[n] = string.format('%s %.17g %.6f %s', limit.id, limit.interval, use_rate(limit), limit.counter)
+            end
             if limit.concurrency then hold(limit, lease) end
         end
-        return #counted > 0 and cjson.encode(counted) or nil
+        return #lines > 0 and table.concat(lines, '\n') or nil
     end
     local function report_left_out(fetched, unseen)
         for queue, wait_s in pairs(left_out) do
@@ -343,17 +345,16 @@ def limit_fetch(terms: Mapping[str, Any], lease_s: float, anonymous: str) -> str
     NOW,
     constants(limit_prefix=_PREFIX),
     r"""
-    for _, each in ipairs(counted) do
-        local id, counter, interval, used_until = unpack(each)
+    for id, interval, used_until, counter in string.gmatch(counted, '(%S+) (%S+) (%S+) ([^\n]+)') do
         local key = limit_prefix .. id .. ':rate'
-        local known = interval and now < used_until and redis.pcall('ZSCORE', key, counter)
+        local known = now < tonumber(used_until) and redis.pcall('ZSCORE', key, counter)
         if type(known) == 'string' then
             redis.call('ZADD', key, string.format('%.6f', tonumber(known) - interval), counter)
         end
     end
     """,
 )
-def give_back(*, counted: Table) -> None: ...
+def give_back(*, counted: str) -> None: ...
 
 
 # A server that asked twice has to be left alone until the later time.

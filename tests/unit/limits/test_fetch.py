@@ -142,12 +142,13 @@ def test_what_is_given_back_late_makes_no_larger_burst(table: Table, client: Any
     for n in range(3):
         table.publish(keys.agent_queue("desk", "sre"), f"{n}", text_of(f"{n}"))
     [early], _ = fetch(table, script, SET, SHARED)
-    [[limit_id, counter, interval, used_until]] = early.delivery.counted
+    limit_id, interval, used_until, counter = early.delivery.counted.split()
     key = keys.limit_key(f"{limit_id}:rate")
-    early.delivery.counted = ([limit_id, counter, interval, used_until - 60],)  # its rate came back a minute ago
-    client.zadd(key, {counter: used_until + 60})
+    until = float(used_until) + 60  # others use it
+    early.delivery.counted = f"{limit_id} {interval} {until - 120} {counter}"  # its rate came back a minute ago
+    client.zadd(key, {counter: until})
     table.acknowledge(early.delivery)
-    assert client.zscore(key, counter) == used_until + 60
+    assert client.zscore(key, counter) == until
 
 
 def test_as_many_are_taken_as_may_run(table: Table, client: Any) -> None:
