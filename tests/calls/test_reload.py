@@ -112,7 +112,7 @@ def test_calls_that_wait_for_a_removed_server_are_answered(deployment: Deploymen
 
 
 def test_calls_that_wait_for_its_start_are_answered(deployment: Deployment) -> None:
-    slow = {"command": sys.executable, "args": ["-c", "import time; time.sleep(600)"]}
+    slow = {"command": sys.executable, "args": ["-c", "import signal; signal.pause()"]}
     deployment.serve({**DESK, "slow": slow})
     with ToolExecutor(timeout_s=60) as tools:
         calls = [tools.submit(ToolCall(name="slow.look", arguments={"key": f"{n}"})) for n in range(4)]

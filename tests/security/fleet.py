@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
@@ -66,10 +66,10 @@ def start_fleet(
 
 
 @contextmanager
-def agents_apps(valkey: Valkey) -> Iterator[dict[str, TarsyApp]]:
+def agents_apps(valkey: Valkey, agents: Sequence[str] = AGENTS) -> Iterator[dict[str, TarsyApp]]:
     """The application of each agent; `agent` is shared, so its calls are anonymous."""
     with ExitStack() as stack:
-        urls = {name: url_of(valkey.port, name) for name in (*AGENTS, "agent")}
+        urls = {name: url_of(valkey.port, name) for name in (*agents, "agent")}
         yield {
             name: stack.enter_context(closing(build_app({"broker_url": url, "result_backend": url})))
             for name, url in urls.items()

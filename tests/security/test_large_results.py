@@ -11,10 +11,11 @@ from redis.exceptions import NoPermissionError
 from tarsy_tasks import ResultNotFound, ToolExecutor
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.acl import AgentUser
-from tarsy_tasks.celery_app import TarsyApp, build_app
+from tarsy_tasks.celery_app import TarsyApp
 from tests.plants import know
 from tests.processes import Worker, environment_of
 from tests.redis_users import url_of
+from tests.security.fleet import agents_apps
 from tests.servers import lengthy
 from tests.valkey import Valkey
 from tests.warm_start import warm_command
@@ -41,13 +42,8 @@ def worker(valkey: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture(scope="module")
 def apps(worker: Worker, valkey: Valkey) -> Iterator[dict[str, TarsyApp]]:
-    found: dict[str, TarsyApp] = {}
-    for name in (*AGENTS, "agent"):
-        url = url_of(valkey.port, name)
-        found[name] = build_app({"broker_url": url, "result_backend": url})
-    yield found
-    for app in found.values():
-        app.close()
+    with agents_apps(valkey, AGENTS) as found:
+        yield found
 
 
 def test_an_agent_reads_its_own_results_only(apps: dict[str, TarsyApp], valkey: Valkey) -> None:

@@ -13,9 +13,10 @@ import redis
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult, tool_signature
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.acl import AgentUser
-from tarsy_tasks.celery_app import TarsyApp, build_app
+from tarsy_tasks.celery_app import TarsyApp
 from tests.processes import DEMO_SERVER, Worker, environment_of, wait_until
 from tests.redis_users import url_of
+from tests.security.fleet import agents_apps
 from tests.valkey import Valkey
 
 AGENTS = ("sre", "dev", "ops")
@@ -89,13 +90,8 @@ def worker(start: Any) -> Iterator[Worker]:
 
 @pytest.fixture(scope="module")
 def apps(worker: Worker, valkey: Valkey) -> Iterator[dict[str, TarsyApp]]:
-    found: dict[str, TarsyApp] = {}
-    for name in (*AGENTS, "agent"):
-        url = url_of(valkey.port, name)
-        found[name] = build_app({"broker_url": url, "result_backend": url})
-    yield found
-    for app in found.values():
-        app.close()
+    with agents_apps(valkey, AGENTS) as found:
+        yield found
 
 
 @pytest.fixture
