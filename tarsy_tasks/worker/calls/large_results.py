@@ -62,7 +62,7 @@ def _cut(
 ) -> ToolResult:
     """The result with its beginning and end, and how to read the rest; or why that cannot be read."""
     text = result.content
-    shown, rest = text, ""
+    shown, head, rest = text, "", ""
     sentences: list[str] = []
     if len(text) > most_chars:
         head, tail = _ends_of(text, most_chars - _SENTENCES_CHARS)
@@ -71,8 +71,6 @@ def _cut(
         )
         rest = f"\n[{len(text) - len(head) - len(tail)} characters are left out here]\n"
         shown = f"{head}{rest}{tail}"
-    else:
-        head = ""
     if structured:
         sentences.append(f"Its structured value is left out, which has {len(structured)} characters as JSON.")
     if handle:
