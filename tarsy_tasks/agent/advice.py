@@ -62,7 +62,8 @@ class Adviser:
         if self.selection.is_own(server):
             return Permission(True, "It reads the large results of this agent.", "selection")
         if self._policy is not None:
-            denial = self._policy.deny_name(self._agent, server, tool)
+            asked = self._agent, server, tool
+            denial = self._policy.deny_name(*asked) or self._policy.deny_by_limit(*asked)
             if denial is not None:
                 return Permission(False, f"The policy does not permit it ({denial.rule}): {denial.why}.", "policy")
         if listed is not None and server not in listed.failed_servers and tool not in METHODS:

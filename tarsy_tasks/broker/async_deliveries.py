@@ -11,7 +11,7 @@ from tarsy_tasks.broker import fleet, keys, steps
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.deliveries import AuditWrite, CallState, Delivery, answer_slots, as_text, isolation, read_state
 from tarsy_tasks.broker.large_results import LargeWrite, answer_large
-from tarsy_tasks.broker.limits import OverLimit, answer_counted, begin_limited
+from tarsy_tasks.broker.limits import OverLimit, answer_counted, begin_limited, give_back
 
 __all__ = ["AsyncDeliveries", "LimitCheck"]
 
@@ -110,10 +110,13 @@ class AsyncDeliveries:
         large: LargeWrite | None = None,
     ) -> None:
         """As `Deliveries.answer`, or with a large result as `Deliveries.answer_large`."""
+        if delivery.counted:
+            await self._give_back(delivery)
         slots = answer_slots(delivery, result_key, result, lifetime_s)
         slots |= {"entry": entry.text, "limit": entry.limit}
         if large is not None:
             slots |= large.slots()
+            slots["whole_bytes"] = large.whole_bytes
             is_first, error = await answer_large.run_async(self.exchange, **slots, charges=delivery.charges)
         elif delivery.charges:
             is_first, error = await answer_counted.run_async(self.exchange, **slots, charges=delivery.charges)
@@ -124,7 +127,12 @@ class AsyncDeliveries:
 
     async def requeue(self, delivery: Delivery) -> None:
         """As `Deliveries.requeue`."""
+        if delivery.counted:
+            await self._give_back(delivery)
         await steps.requeue.run_async(self.exchange, home=delivery.queue, tag=delivery.tag)
+
+    async def _give_back(self, delivery: Delivery) -> None:
+        await give_back.run_async(self.exchange, counted=delivery.take_counted())
 
     async def unbegin(self, tag: str, owner: str) -> None:
         """Remove a begin marker: the call was not sent after all."""
@@ -185,4 +193,6 @@ class AsyncDeliveries:
 
 def _note_begun(delivery: Delivery, owner: str, state: bytes, other: bytes) -> None:
     delivery.state = CallState(as_text(state))
+    if delivery.state is CallState.NONE:
+        delivery.counted = ""
     delivery.owner = owner if delivery.state is CallState.NONE else as_text(other)

@@ -34,7 +34,7 @@ from tarsy_tasks.broker.begun import Begun, read_begun
 from tarsy_tasks.broker.delayed import release_due
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.large_results import LargeWrite, answer_large, refusals
-from tarsy_tasks.broker.limits import answer_counted
+from tarsy_tasks.broker.limits import answer_counted, give_back
 from tarsy_tasks.broker.priority_lists import priority_of_list
 from tarsy_tasks.broker.script import Script
 from tarsy_tasks.broker.steps import MARKER_TTL_S
@@ -108,7 +108,8 @@ class Delivery:
         size_bytes: Of the message, if it was fetched in the package's own way.
         begun_before: All who had begun it when it was taken, in order.
         signer: Who signed it, if its signature was verified.
-        counted_in: The ids of the limits in whose rate and concurrency it was counted when it was taken.
+        counted: The limits in whose rate and concurrency it was counted when it was taken, a line for each: its id, and
+            what it used of the rate (`limits.give_back`). Empty once that is given back, or the call has begun.
         charges: What its result is counted for, in JSON; see `limits.answer_counted`.
         priority: That of the list that it was taken from.
         begins_as: The owner as whom this worker begins it, known before Redis has replied.
@@ -137,13 +138,23 @@ class Delivery:
     large: LargeWrite | None = None
     begun_before: tuple[Begun, ...] = ()
     signer: str = ""
-    counted_in: frozenset[str] = frozenset()
+    counted: str = ""
     charges: str = ""
     priority: Priority = NORMAL
 
     def large_of(self, result: object) -> LargeWrite | None:
         """What is to be kept with an answer; None if it is small, or another one."""
         return self.large if self.large is not None and self.large.result is result else None
+
+    @property
+    def counted_in(self) -> frozenset[str]:
+        """The ids of the limits in which it is counted."""
+        return frozenset([line.partition(" ")[0] for line in self.counted.splitlines()])
+
+    def take_counted(self) -> str:
+        """What is to be given back, because it is not sent; the second time nothing."""
+        counted, self.counted = self.counted, ""
+        return counted
 
     @property
     def lease(self) -> str:
@@ -213,6 +224,8 @@ class Deliveries:
         """Store and announce a call's result and remove the call from the in-flight table; nothing if it was answered
         before, or if another owner than those of `delivery` has begun it.
         """
+        if delivery.counted:
+            self._give_back(delivery)
         slots = answer_slots(delivery, result_key, result, lifetime_s)
         if delivery.charges:
             self._end(answer_counted, entry, **slots, charges=delivery.charges)
@@ -230,9 +243,11 @@ class Deliveries:
     ) -> None:
         """As `answer`, and keep the whole of a result with it; a Redis that refuses that stores neither. Raises as
         `large_results.refusals`."""
+        if delivery.counted:
+            self._give_back(delivery)
         slots = answer_slots(delivery, result_key, result, lifetime_s) | large.slots()
         with refusals():
-            self._end(answer_large, entry, **slots, charges=delivery.charges)
+            self._end(answer_large, entry, **slots, charges=delivery.charges, whole_bytes=large.whole_bytes)
 
     def store_unless_known(self, tag: str, result_key: str, result: str | bytes, lifetime_s: int | None) -> None:
         """Store and announce a result for a task that has none, no marker and no entry; nothing otherwise."""
@@ -248,6 +263,8 @@ class Deliveries:
 
     def acknowledge(self, delivery: Delivery, entry: AuditWrite | None = None) -> None:
         """Remove a message from the in-flight table."""
+        if delivery.counted:
+            self._give_back(delivery)
         self._end(steps.acknowledge, entry, tag=delivery.tag, home=delivery.queue)
 
     def discard(self, tag: str, queue: str, entry: AuditWrite | None = None) -> None:
@@ -265,6 +282,9 @@ class Deliveries:
             entry.ended(as_text(error))
         return bool(is_first)
 
+    def _give_back(self, delivery: Delivery) -> None:
+        give_back.run(self.exchange, counted=delivery.take_counted())
+
     def entry_of(self, tag: str, queue: str) -> bytes:
         """The entry of a message that waits in a queue, empty if there is none."""
         found: bytes = self.exchange.execute(("HGET", keys.UNACKED, tag))[0] or b""
@@ -281,6 +301,8 @@ class Deliveries:
 
     def requeue(self, delivery: Delivery) -> None:
         """Put a message back at the head of its list, or delay it by its `wait_s`; this delivery does not count."""
+        if delivery.counted:
+            self._give_back(delivery)
         if delivery.wait_s <= 0 or not self.delay(delivery, wait_s=delivery.wait_s):
             steps.requeue.run(self.exchange, home=delivery.queue, tag=delivery.tag)
 
@@ -295,6 +317,8 @@ class Deliveries:
             False if its time has come: it stays leased.
         """
         step = steps.delay
+        if delivery.counted:
+            self._give_back(delivery)
         return bool(step.run(self.exchange, home=delivery.queue, tag=delivery.tag, due_at=due_at, wait_s=wait_s))
 
     def release_due(self) -> float | None:

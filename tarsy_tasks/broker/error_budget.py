@@ -21,7 +21,8 @@ __all__ = ["FIRST_S", "OTHERS", "BudgetReport", "BudgetState", "tend_budgets"]
 FIRST_S = 30.0
 """How long a suspension lasts before the server is tried again; and the pause after a trial in vain."""
 OTHERS = ""
-"""Stands for the principals whose calls are not counted by name, because there are so many of them."""
+"""Stands for the principals whose calls are not counted by name, because there are so many of them. Calls that fail are
+counted by name twice as long."""
 
 
 class BudgetReport(NamedTuple):
@@ -102,7 +103,9 @@ class BudgetState(NamedTuple):
         for _, each in ipairs(report.calls) do
             local agent, calls, failed = unpack(each)
             note_agent(fields, agent)
-            if not counts[agent] and size >= most_fields then agent = others end
+            -- Who fails is known by name also then: the failures of one agent alone must not look like those of many.
+            local most = failed > 0 and 2 * most_fields or most_fields
+            if not counts[agent] and size >= most then agent = others end
             if not counts[agent] then counts[agent], size = {c = 0, f = 0}, size + 2 end
             redis.call('HINCRBY', budget, slice .. ' c ' .. agent, calls)
             counts[agent].c = counts[agent].c + calls

@@ -92,6 +92,7 @@ _POP = r"""
         homes[nth], left[home], lists[home] = home, tonumber(limit), lists[home] or {}
         if not is_set(names[nth]) then table.insert(lists[home], names[nth]) end
     end
+    local function as_error(found) return type(found) == 'table' and found or redis.error_reply(tostring(found)) end
     -- It counts for the limit of `counted`.
     local function fetch_from(name, home, counted, most)
         most = allow(home, most)
@@ -103,7 +104,7 @@ _POP = r"""
             if bytes < batch_bytes then is_leased, found = pcall(lease, name, home, message) end
             if not is_leased then  -- nothing may be lost because a command is refused
                 for back = #messages, n, -1 do redis.call('RPUSH', name, messages[back]) end
-                if found then trouble = type(found) == 'table' and found or redis.error_reply(tostring(found)) end
+                if found then trouble = as_error(found) end
                 return false
             end
             fetched[#fetched + 1] = found
@@ -135,11 +136,12 @@ _POP = r"""
     end
     """
 _SERVE_ONE = r"""
-    local serve = serve_lists
+    local serve, unseen = serve_lists, {}
+    local function settle() end
     local function is_served_with_others(n) return lists[homes[n]][1] ~= names[n] end
     """
 _IN_TURN = r"""
-    local active, share = {}, #names == 1 and at_once or 1
+    local active, share, refused = {}, #names == 1 and at_once or 1, nil
     for n = 1, #names do
         if not is_served_with_others(n) then active[#active + 1] = n end
     end
@@ -151,14 +153,20 @@ _IN_TURN = r"""
             if served[home] then again[#again + 1] = n
             elseif most > 0 and bytes < batch_bytes and not trouble then
                 local before = room
-                if serve(n, most) then again[#again + 1] = n end
+                -- A command may be refused, such as one for limits. Then what was taken for others is still returned.
+                local is_served, found = pcall(serve, n, most)
+                if not is_served then refused = as_error(found)
+                elseif found then again[#again + 1] = n
+                end
                 served[home] = room < before
             end
         end
         active = again
     end
+    pcall(settle)
+    trouble = trouble or refused
     if trouble and #fetched == 0 then return trouble end
-    report_left_out(fetched)
+    report_left_out(fetched, unseen)
     return fetched
     """
 
@@ -171,16 +179,18 @@ def declare_fetch(
     The first `checks` names are queues of checks; the others leave `kept` of the room. A queue may have several lists,
     the most urgent first; while all of them have messages, seven of ten messages are interactive, two normal and one
     batch (docs/limits.md). It returns for each message its list, tag, delivery count, state, owner and text, and the
-    lines of all who began it if there are any; and if it is counted in limits, the ids of these.
+    lines of all who began it if there are any; and if it is counted in limits, these, as `Delivery.counted`.
 
     Args:
         homes: In Lua, `home_of(name)`: the queue whose limit counts for a name; `is_set(name)`: it is not a list.
         serving: In Lua, `serve(n, most)`: take up to `most` messages for a name and return whether there may be more;
-            and `is_served_with_others(n)`: whether those of another name are served for it.
+            `is_served_with_others(n)`: whether those of another name are served for it; `settle()`, which is called
+            last; and then `unseen`: the queues of which some calls were not looked at.
         limiting: In Lua, `allow(home, most)`: how many messages may be taken from a queue, and then
-            `count_call(home, lease)` counts each call and returns the ids of its limits; and `report_left_out(fetched)`
-            adds, for each server of which calls are left out, its queue and the seconds until the next of them may be
-            taken. Empty: there are no limits (`limits.limit_fetch`).
+            `count_call(home, lease)` counts each call and returns its limits; and
+            `report_left_out(fetched, unseen)` adds, for each server of which calls are left out, its queue and the
+            seconds until the next of them may be taken, 0 if it is in `unseen`. Empty: there are no limits
+            (`limits.limit_fetch`).
     """
     values = constants(
         marker_ttl_s=MARKER_TTL_S,
@@ -251,5 +261,5 @@ def read_fetched(reply: list[Any]) -> FetchedMessage:
     if begun:
         delivery.begun_before = read_begun(begun[0])
         if len(begun) > 1:
-            delivery.counted_in = frozenset(as_text(begun[1]).split())
+            delivery.counted = as_text(begun[1])
     return FetchedMessage(text, delivery)

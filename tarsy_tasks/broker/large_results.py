@@ -71,6 +71,7 @@ class LargeWrite:
         quota_bytes: So much is kept for the owner; the oldest ones go.
         result: The answer that names it.
         refused: The answer if Redis does not keep it.
+        whole_bytes: Of the whole, as it is before `pack` compresses it.
     """
 
     owner: str
@@ -79,6 +80,7 @@ class LargeWrite:
     quota_bytes: int
     result: ToolResult
     refused: ToolResult
+    whole_bytes: int
 
     def give_up(self, error: Exception) -> ToolResult:
         """The answer if Redis does not keep it, for the reason given."""
@@ -144,7 +146,8 @@ def _keep(
     ANSWER_CHECK,
     _KEEP,
     ANSWER_STORE,
-    "if charges ~= '' then count_result() end",
+    # Of the whole its bytes count, although the answer has a part of it, and it is kept compressed.
+    "if charges ~= '' then count_result(math.max(#result, whole_bytes)) end",
     ANSWER_RECORD,
     grows=True,
 )
@@ -166,6 +169,7 @@ def answer_large(
     prefix: str,
     handle: str,
     whole: str | bytes,
+    whole_bytes: int,
     quota_bytes: int,
 ) -> tuple[int, bytes]: ...
 

@@ -9,7 +9,8 @@ the bytes of a result are counted by the script that stores it. Where a call has
 Each limit has five keys, whatever the number of its counters, which are their members:
 
     rate       counter → until when its rate is used up, the "theoretical arrival time" of GCRA
-    promised   counter → the time that was last named to a call that waits, so that not all come back at once
+    promised   counter and queue, with a line break between → the time that was last named to a call from this queue
+               that waits: so not all come back at once, and none waits for those of other agents
     held       counter and lease, with a line break between, of each call that runs
     calls:DAY  counter → calls of this day
     bytes:DAY  counter → bytes of their results
@@ -32,6 +33,7 @@ __all__ = [
     "OverLimit",
     "answer_counted",
     "begin_limited",
+    "give_back",
     "limit_fetch",
     "read_pauses",
     "share_pause",
@@ -59,12 +61,14 @@ COUNTERS = (
         redis.call('DEL', key)
         return redis.call(command, key, ...)
     end
-    local function read(limit, what) return tonumber(use('ZSCORE', key_of(limit, what), limit.counter) or 0) end
+    local function read(limit, what, counter)
+        return tonumber(use('ZSCORE', key_of(limit, what), counter or limit.counter) or 0)
+    end
     local function as_time(time) return string.format('%.6f', time) end
     local function keep(limit, what, ttl_s) redis.call('EXPIRE', key_of(limit, what), math.ceil(ttl_s)) end
     -- Times before now are as good as none.
-    local function set_time(limit, what, time, ttl_s)
-        use('ZADD', key_of(limit, what), as_time(time), limit.counter)
+    local function set_time(limit, what, time, ttl_s, counter)
+        use('ZADD', key_of(limit, what), as_time(time), counter or limit.counter)
         redis.call('ZREMRANGEBYSCORE', key_of(limit, what), '-inf', '(' .. as_time(now))
         keep(limit, what, ttl_s + 1)
     end
@@ -103,6 +107,7 @@ COUNTERS = (
     local function use_rate(limit)
         local _, used_until = read_rate(limit)
         set_time(limit, 'rate', used_until + limit.interval, limit.tolerance + limit.interval)
+        return used_until + limit.interval
     end
     """
 )
@@ -138,13 +143,15 @@ _ADMIT = (
         end
         return worst
     end
-    -- One after the other: all that wait would otherwise come back at once, for one of them.
+    -- One after the other: all that wait would otherwise come back at once, for one of them. For each queue by itself:
+    -- nobody knows which of those that wait in it will still come.
     local function promise(over, patience_s)
         local limit = over.limit
-        local last = math.min(read(limit, 'promised'), now + day_s)
+        local waiter = limit.counter .. '\n' .. home
+        local last = math.min(read(limit, 'promised', waiter), now + day_s)
         local at = math.max(now + over.wait_s, last + (over.kind == 'rate' and limit.interval or step_s))
         over.wait_s, over.waits = at - now, at - now <= patience_s
-        if over.waits then set_time(limit, 'promised', at, day_s) end
+        if over.waits then set_time(limit, 'promised', at, day_s, waiter) end
     end
     local function admit(limits, own, patience_s)
         local over = find_worst(limits, own)
@@ -213,13 +220,13 @@ def begin_limited(
 COUNT_RESULT = (
     constants(limit_prefix=_PREFIX, day_s=_DAY_S)
     + r"""
-    local function count_result()
+    local function count_result(bytes)
         for _, charge in ipairs(cjson.decode(charges)) do
             local counted = limit_prefix .. charge[1] .. ':bytes:' .. math.floor(now / day_s)
-            local added = redis.pcall('ZINCRBY', counted, #result, charge[2])
+            local added = redis.pcall('ZINCRBY', counted, bytes, charge[2])
             if type(added) == 'table' then
                 redis.call('DEL', counted)
-                redis.call('ZADD', counted, #result, charge[2])
+                redis.call('ZADD', counted, bytes, charge[2])
             end
             redis.call('EXPIRE', counted, 2 * day_s)
         end
@@ -230,7 +237,7 @@ COUNT_RESULT = (
 
 
 # As `steps.answer`, and counts the bytes of the result. `charges` are the ids of limits and their counters, in JSON.
-@step(NOW, COUNT_RESULT, ANSWER_CHECK, ANSWER_STORE, "count_result()", ANSWER_RECORD)
+@step(NOW, COUNT_RESULT, ANSWER_CHECK, ANSWER_STORE, "count_result(#result)", ANSWER_RECORD)
 def answer_counted(
     *,
     tag: str,
@@ -293,18 +300,22 @@ _FETCHED = r"""
         end
         return most
     end
-    -- The ids of the limits in which a call is counted now.
+    -- The limits in which a call is counted now, a line for each: its id, and what `give_back` needs of its rate.
     local function count_call(home, lease)
-        local ids = {}
+        local lines = {}
         for n, limit in ipairs(of_home[home] or find_limits(home)) do
-            ids[n] = limit.id
-            if limit.interval then use_rate(limit) end
+            lines[n] = limit.id
+            if limit.interval then
+                lines[n] = string.format('%s %.17g %.6f %s', limit.id, limit.interval, use_rate(limit), limit.counter)
+            end
             if limit.concurrency then hold(limit, lease) end
         end
-        return #ids > 0 and table.concat(ids, ' ') or nil
+        return #lines > 0 and table.concat(lines, '\n') or nil
     end
-    local function report_left_out(fetched)
-        for queue, wait_s in pairs(left_out) do fetched[#fetched + 1] = {queue, as_time(wait_s)} end
+    local function report_left_out(fetched, unseen)
+        for queue, wait_s in pairs(left_out) do
+            fetched[#fetched + 1] = {queue, as_time(unseen[queue] and 0 or wait_s)}
+        end
     end
     """
 
@@ -326,6 +337,24 @@ def limit_fetch(terms: Mapping[str, Any], lease_s: float, anonymous: str) -> str
         concurrency_s=_CONCURRENCY_S,
     )
     return f"{values}\n{COUNTERS}\n{_FETCHED}"
+
+
+# A call that was counted when it was taken is not sent: others may be. Not once the rate would have come back by
+# itself: it may have been saved up since, and there would be more calls at once than the burst.
+@script(
+    NOW,
+    constants(limit_prefix=_PREFIX),
+    r"""
+    for id, interval, used_until, counter in string.gmatch(counted, '(%S+) (%S+) (%S+) ([^\n]+)') do
+        local key = limit_prefix .. id .. ':rate'
+        local known = now < tonumber(used_until) and redis.pcall('ZSCORE', key, counter)
+        if type(known) == 'string' then
+            redis.call('ZADD', key, string.format('%.6f', tonumber(known) - interval), counter)
+        end
+    end
+    """,
+)
+def give_back(*, counted: str) -> None: ...
 
 
 # A server that asked twice has to be left alone until the later time.

@@ -7,7 +7,8 @@ looked up once and dropped.
 
 The order is that of stride scheduling: each share has a place, and the lowest is served next and then moved on by
 1 / weight. A share that comes in begins at the lowest place, and one that is empty is removed only when its turn comes,
-so nobody gains by being idle or by coming again. What others send, in the queue of the server, is one more share.
+so nobody gains by being idle or by coming again. Nor does one that is over its limits: while others are served, it is
+moved to their place. What others send, in the queue of the server, is one more share.
 Priorities count within a share only: each call that is taken moves it on alike.
 """
 
@@ -32,7 +33,8 @@ __all__ = ["WEIGHTS", "Waiting", "count_waiting", "declare_fair_fetch", "forget_
 WEIGHTS = (0.001, 1000.0)
 """The least and the greatest weight of a share."""
 _MOST_NAMES = 1000
-"""So many names a fetch looks up at most, of those that came in, and of shares that are empty: about 1 ms of Redis."""
+"""So many names of a server a fetch looks up at most, of those that came in, and of shares that are empty or over their
+limits: about 1 ms of Redis."""
 _DIGITS, _WEIGHT_CHARS = 12, 12
 _KEPT_S = 7 * 24 * 3600
 _MOST_COUNTED = 2000
@@ -60,7 +62,7 @@ _WEIGHT_OF = r"""
     end
     """
 _SERVING = r"""
-    local shared, looks = {}, most_names
+    local shared = {}
     for n, name in ipairs(names) do
         if is_set(name) then shared[homes[n]] = n end
     end
@@ -95,20 +97,37 @@ _SERVING = r"""
         for _, agent in ipairs(came) do redis.call('ZADD', place, 'NX', lowest, agent) end
         redis.call('EXPIRE', place, kept_s)
     end
-    local passed = {}  -- by server, how many shares come first and are over their limits
+    -- By server: how many more shares may be looked at, those that come first and are over their limits, whether that
+    -- kept any from being looked at, and the place of the last one that was served.
+    local looks, over, unseen, served_at = {}, {}, {}, {}
     local function find_next(home, place)
-        local rank = passed[home] or 0
-        while looks > 0 do
-            looks = looks - 1
-            local agent, at = unpack(redis.call('ZRANGE', place, rank, rank, 'WITHSCORES'))
+        local before = over[home] or {}
+        over[home], looks[home] = before, looks[home] or most_names
+        while looks[home] > 0 do
+            looks[home] = looks[home] - 1
+            local agent, at = unpack(redis.call('ZRANGE', place, #before, #before, 'WITHSCORES'))
             if not agent then return end
             local found = find_lists(home, agent)
             local own = agent == anonymous and home or home .. agent_mark .. agent
             if not found then redis.call('ZREM', place, agent)
-            elseif allow(own, 1) > 0 then return found, agent, at
-            else
-                rank = rank + 1
-                passed[home] = rank
+            elseif allow(own, 1) > 0 then
+                served_at[home] = tonumber(at)
+                return found, agent, at
+            else before[#before + 1] = {agent, tonumber(at)}
+            end
+        end
+        unseen[home] = true
+    end
+    -- A share that is over its limits saves up no turns: it goes on with those that are served meanwhile. If it kept
+    -- others from being looked at, it has had its turn: the next fetch sees those.
+    local function settle()
+        for home, before in pairs(over) do
+            local place = shares_prefix .. string.sub(home, #queue_prefix + 1)
+            local next_at = unseen[home] and redis.call('ZRANGE', place, #before, #before, 'WITHSCORES')[2]
+            for _, each in ipairs(before) do
+                local agent, at = unpack(each)
+                local to = next_at and next_at + 1 / weight_of(agent) or served_at[home] or at
+                if to > at then redis.call('ZADD', place, 'XX', to, agent) end
             end
         end
     end

@@ -57,6 +57,7 @@ def check(name: str, arguments: tuple[str, ...], agent: str, *, as_json: bool) -
         denial = found.check_arguments(agent, server, tool, given)
     applied = found.limits.of(agent, server, tool) if found.limits is not None and denial is None else None
     limits = list(applied.limits.values()) if applied is not None else []
+    denial = denial or found.deny_by_limit(agent, server, tool)
     if as_json:
         print_json(
             {
@@ -74,8 +75,8 @@ def check(name: str, arguments: tuple[str, ...], agent: str, *, as_json: bool) -
         )
     else:
         _print(found, agent, denial, decision.grounds, () if given is not None else decision.argument_rules)
-        for limit in limits:
-            waits = ", and waits when over it" if limit.rule.when_over == "wait" and not limit.rule.is_none else ""
+        for limit in limits if denial is None else ():
+            waits = ", and waits when over it" if limit.rule.when_over == "wait" else ""
             click.echo(
                 f"within {limit.place}: {limit.rule.terms}, counted as {limit.counter(agent, server, tool)}{waits}"
             )

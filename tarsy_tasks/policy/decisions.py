@@ -160,6 +160,15 @@ class Policy:
                 return _deny_arguments(f"{server}.{tool}", place, rule, _first_problem(validator, arguments))
         return None
 
+    def deny_by_limit(self, agent: str, server: str, tool: str) -> Denial | None:
+        """Why an agent may not call a tool, however little it called: a limit of 0. What other limits say is known only
+        in Redis."""
+        applied = self.limits.of(agent, server, tool) if self.limits is not None else None
+        for limit in applied.limits.values() if applied is not None else ():
+            if limit.rule.is_none:
+                return deny_over_limit(f"{server}.{tool}", limit, "none", 0)
+        return None
+
     def entry_of(self, agent: str) -> str | None:
         """The name of the entry that holds for an agent; None if there is none."""
         if agent in self.rules.agents:

@@ -271,5 +271,8 @@ def test_policy_check_names_the_limits(workers: list[Worker]) -> None:
     assert "within limits[0]: 3/day, 3 at once, counted as sre" in said
     said = run_command("policy", "check", "vault.wait", environment=workers[0].environment).stdout
     assert "within limits[2]: 20/s, 4 at once, counted as anonymous, and waits when over it" in said
+    done = run_command("policy", "check", "desk.order", environment=workers[0].environment)
+    assert done.returncode == 1
+    assert "denied by limits[4]: it permits no call at all\nthe model reads: " in done.stdout
     shown = run_command("policy", "show", environment=workers[0].environment).stdout
     assert "no call at all" in shown

@@ -15,6 +15,7 @@ from tarsy_tasks.config import load_config
 
 POLICY = {
     "agents": {"*": {"allow": ["desk.*"], "deny": ["desk.order"], "capabilities": ["mcp_desk"]}},
+    "limits": [{"rate": "1/h"}, {"tools": ["desk.close"], "calls_per_day": 0}],
 }
 NOWHERE = "redis://127.0.0.1:1/0"
 
@@ -42,6 +43,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ToolExecutor]:
         ("desk.Order", "policy", 'agents["*"].deny[0]'),
         ("desk.ｏrder", "policy", 'agents["*"].deny[0]'),
         ("vault.echo", "policy", 'agents["*"].allow'),
+        ("desk.close", "policy", "limits[1]"),
         ("ｄesk.echo", "selection", "desk"),
         ("dеsk.echo", "selection", "desk"),  # the second letter is Cyrillic
         ("DESK.echo", "selection", "desk"),

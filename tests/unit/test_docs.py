@@ -46,6 +46,13 @@ def test_the_code_files_that_the_docs_name_exist() -> None:
             assert any((root / name).is_file() for root in (ROOT, ROOT / "tarsy_tasks")), f"{page.name}: {name}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_blank_line_splits_a_table(page: Path) -> None:
+    tables = re.findall(r"(?:^\|.*\n)+", _NOT_TEXT.sub("x", page.read_text() + "\n"), re.MULTILINE)
+    for table in tables:
+        assert re.match(r"\|.*\n\|[ :|-]+\|\n", table), table.partition("\n")[0]
+
+
 def test_the_index_lists_every_page() -> None:
     listed = {(DOCS / link).resolve() for link in links(DOCS / "README.md")}
     assert set(PAGES) - {DOCS / "README.md"} <= listed

@@ -54,7 +54,8 @@ def cut_result(
     if len(whole) > quota_bytes:
         return cut("", f"it is larger than what is kept for an agent ({quota_bytes} bytes)"), None
     kept = cut(handle, "", len(whole))
-    return kept, LargeWrite(owner, handle, whole, quota_bytes, kept, cut("", "Redis did not take it"))
+    whole_bytes = sum(len(each.encode("utf-8", "replace")) for each in (result.content, structured))
+    return kept, LargeWrite(owner, handle, whole, quota_bytes, kept, cut("", "Redis did not take it"), whole_bytes)
 
 
 def _cut(

@@ -74,6 +74,8 @@ class ConfigurationReload:
         self._pool = pool
         self._app = pool.app
         self._generation = generation
+        self._unfinished: Generation | None = None
+        """One of which only some parts of the worker may have been told, because of an error."""
         self._takes = takes
         pool.context.connections.inform(self)
         self._consumer: Any = None
@@ -127,8 +129,9 @@ class ConfigurationReload:
             return
         if not self._watch.is_current():
             return  # it was saved again meanwhile, and is looked at again when that is over
-        before, self._generation = self._generation, generation
-        what = self._pool.loop.submit(self._apply(before, generation)).result(_APPLY_S)
+        before, unfinished, self._unfinished = self._generation, self._unfinished, generation
+        what = self._pool.loop.submit(self._apply(before, generation, unfinished)).result(_APPLY_S)
+        self._generation, self._unfinished = generation, None
         self._pool.context.taken = TakenConfiguration(generation.version)
         logger.info("configuration %s taken: %s", generation.version, what or "nothing is different for this worker")
         self._report()
@@ -143,20 +146,25 @@ class ConfigurationReload:
         if (checks := self._pool.context.checks) is not None:
             checks.report_configuration()
 
-    async def _apply(self, before: Generation, now: Generation) -> str:
+    async def _apply(self, before: Generation, now: Generation, unfinished: Generation | None) -> str:
         """Have all parts of the worker go by it; on the session loop. Returns what changes, for the log."""
         context, app, config = self._pool.context, self._app, now.config
         app.mcp_config, app.policy, app.interceptors = config, now.policy, now.interceptors
         # What is masked first: a server that comes may say a secret at once, and one that goes as long as it is there.
         context.record_maskers.update({name: build_record_masker(server) for name, server in config.servers.items()})
-        everyone = [*before.config.enabled_servers.values(), *config.enabled_servers.values()]
+        known = [each.config for each in (before, unfinished, now) if each is not None]
+        everyone = [server for each in known for server in each.enabled_servers.values()]
         app.log_masking.masker = build_common_masker(everyone)
         self._pool.inheritance.replace_servers(config.servers.values())
         what = self._pool.server_changes.apply(
             {name: server for name, server in config.enabled_servers.items() if self._serves(name)}
         )
         is_cached = has_cache(config)
-        has_new_rules = _version_of(before) != _version_of(now) or before.interceptors is not now.interceptors
+        has_new_rules = (
+            unfinished is not None
+            or _version_of(before) != _version_of(now)
+            or before.interceptors is not now.interceptors
+        )
         if has_new_rules or has_cache(before.config) != is_cached:
             context.policy = now.policy
             self._pool.runner.interceptors = build_interceptors(context, now.interceptors, is_cached=is_cached)

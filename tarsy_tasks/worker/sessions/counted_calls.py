@@ -27,12 +27,14 @@ class CountedCalls:
         """A call has ended, as its error says; None: with an answer."""
         if code is not None and code not in _FAILURES and code.outcome is not Outcome.TOOL_ERROR:
             return
+        has_failed = code in _FAILURES
+        most = 2 * _MOST_AGENTS if has_failed else _MOST_AGENTS  # as in `broker.error_budget`
         with self._lock:
-            if principal not in self._counts and len(self._counts) >= _MOST_AGENTS:
+            if principal not in self._counts and len(self._counts) >= most:
                 principal = ""
             counts = self._counts.setdefault(principal, [0, 0])
             counts[0] += 1
-            counts[1] += code in _FAILURES
+            counts[1] += has_failed
 
     def take(self) -> dict[str, tuple[int, int]]:
         """Calls, and how many of them failed, by principal; the empty name stands for those of any further ones."""

@@ -170,6 +170,14 @@ def test_ten_thousand_agents_cost_a_bounded_hash(fleet: Fleet) -> None:
     )
 
 
+def test_among_thousands_one_agent_alone_suspends_nothing(fleet: Fleet) -> None:
+    for first in range(0, 8_000, 500):
+        fleet.report({f"agent-{number}": (1, 0) for number in range(first, first + 500)})
+    assert not fleet.is_suspended({"new": (20_000, 20_000)})
+    assert fleet.client.hlen(BUDGET) < 2500
+    assert fleet.is_suspended({"newer": (20_000, 20_000)})
+
+
 def test_what_agents_and_tools_do_is_no_failure_of_a_server() -> None:
     counted = CountedCalls()
     for code in (None, ErrorCode.TOOL_ERROR, ErrorCode.SERVER_ERROR, *NEITHER):
@@ -191,3 +199,11 @@ def test_the_names_that_a_worker_counts_are_bounded() -> None:
     calls = counted.take()
     assert len(calls) == 501
     assert calls[OTHERS] == (500, 0)
+    for number in range(500):
+        counted.add(f"agent-{number}", None)
+    for number in range(1000, 2000):
+        counted.add(f"agent-{number}", ErrorCode.CALL_TIMEOUT)
+    calls = counted.take()
+    assert len(calls) == 1001
+    assert calls["agent-1000"] == (1, 1)
+    assert calls[OTHERS] == (500, 500)

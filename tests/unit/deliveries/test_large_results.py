@@ -19,7 +19,7 @@ CUT = ToolResult(call_id="", name="desk.report", content="cut")
 
 
 def write(owner: str, handle: str, size: int = 10, quota: int = 1000) -> LargeWrite:
-    return LargeWrite(owner, handle, b"x" * size, quota, CUT, CUT)
+    return LargeWrite(owner, handle, b"x" * size, quota, CUT, CUT, size)
 
 
 def keep(table: Deliveries, large: LargeWrite, lifetime_s: int | None = 60) -> None:

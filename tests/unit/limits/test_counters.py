@@ -14,7 +14,10 @@ from tarsy_tasks.broker.acl import AgentUser
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.deliveries import NO_ENTRY, CallState, Delivery
+from tarsy_tasks.broker.large_results import LargeWrite
 from tarsy_tasks.broker.limits import OverLimit, read_pauses, share_pause
+from tarsy_tasks.models import ToolResult
+from tarsy_tasks.worker.calls.large_results import cut_result
 from tests.processes import wait_until
 from tests.redis_users import url_of
 from tests.unit.limits.calls import LEASE_S, Calls, Table, limits_of
@@ -144,9 +147,25 @@ def test_a_quota_of_bytes_is_used_up_by_results(table: Table) -> None:
     assert calls.kinds(1, agent="dev") == [""]
 
 
-async def answer(table: Table, delivery: Delivery, result: str) -> None:
+@pytest.mark.parametrize("is_async", [True, False])
+def test_of_a_large_result_the_whole_is_counted(table: Table, is_async: bool) -> None:
+    calls = Calls(table, limits_of({"bytes_per_day": "100 kB"}))
+    delivery = calls.take()
+    assert calls.begin(delivery) == ""
+    whole = ToolResult(call_id="", name="desk.echo", content="x" * 150_000)
+    result, large = cut_result(whole, 5_000, keys.result_owner("desk", "sre"), "a-handle", 1_000_000)
+    assert large is not None
+    place = keys.result_key(delivery.tag)
+    if is_async:
+        asyncio.run(answer(table, delivery, result.model_dump_json(), large))
+    else:
+        table.answer_large(delivery, place, result.model_dump_json(), 60, None, large)
+    assert calls.kinds(1) == ["bytes"]
+
+
+async def answer(table: Table, delivery: Delivery, result: str, large: LargeWrite | None = None) -> None:
     exchange = AsyncRedisExchange(lambda: table.pool)
-    await AsyncDeliveries(exchange).answer(delivery, keys.result_key(delivery.tag), result, 60, NO_ENTRY)
+    await AsyncDeliveries(exchange).answer(delivery, keys.result_key(delivery.tag), result, 60, NO_ENTRY, large)
     exchange.close()
 
 
@@ -161,6 +180,18 @@ def test_calls_that_wait_come_back_one_after_the_other(table: Table) -> None:
     assert not late.waits  # its turn would come after its deadline
     assert isinstance(after := calls.call(), OverLimit)
     assert round(after.wait_s) == 6
+
+
+@pytest.mark.parametrize("numbers", [{"rate": "60/min", "burst": 1}, {"concurrency": 1}])
+def test_calls_that_wait_do_not_put_off_those_of_other_agents(table: Table, numbers: dict[str, Any]) -> None:
+    calls = Calls(table, limits_of({"tools": ["desk.echo"], **numbers, "when_over": "wait"}))
+    assert calls.call("noisy") == ""
+    for _ in range(70):
+        calls.call("noisy", patience_s=7200)  # whether they still come or were withdrawn
+    over = calls.call("quiet", patience_s=1.2)
+    assert isinstance(over, OverLimit)
+    assert over.waits
+    assert over.wait_s <= 1
 
 
 def test_what_rejects_goes_before_what_waits(table: Table) -> None:
