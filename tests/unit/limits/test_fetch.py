@@ -56,6 +56,7 @@ def test_no_number_of_shares_over_their_limit_hides_the_others(table: Table, cli
             pipeline.lpush(keys.agent_queue("desk", f"bulk{n:04}"), text_of(f"bulk{n}"))
             pipeline.sadd(SET, f"bulk{n:04}")
             pipeline.zadd(keys.limit_key(f"{limits.all[0].id}:rate"), {f"bulk{n:04}": until})
+        pipeline.expire(keys.limit_key(f"{limits.all[0].id}:rate"), 80_000)
         pipeline.execute()
     for _ in range(2):
         taken, left_out = fetch(table, script, SET, SHARED)
