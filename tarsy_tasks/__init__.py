@@ -48,7 +48,15 @@ if TYPE_CHECKING:
         TarsyTasksError,
     )
     from tarsy_tasks.masking.masker import mask_text
-    from tarsy_tasks.models import Attachment, LargeResult, ResultPart, ToolCall, ToolDefinition, ToolResult
+    from tarsy_tasks.models import (
+        Attachment,
+        LargeResult,
+        ParkedCall,
+        ResultPart,
+        ToolCall,
+        ToolDefinition,
+        ToolResult,
+    )
     from tarsy_tasks.outcomes import ErrorCode, Outcome
     from tarsy_tasks.prompts import Completion, PromptArgument, PromptDefinition, PromptMessage, PromptResult
     from tarsy_tasks.resources import ResourceContents, ResourceDefinition, ResourceResult, ResourceTemplate
@@ -73,6 +81,7 @@ __all__ = [
     "LargeResult",
     "Outcome",
     "OutcomeError",
+    "ParkedCall",
     "PendingCall",
     "PromptArgument",
     "PromptDefinition",
@@ -104,7 +113,7 @@ __all__ = [
 _NAMES = {
     "agent.async_executor": "AsyncPendingCall AsyncToolExecutor",
     "call_events": "CallEvent CallLog CallProgress CallRestarted DeadlineMoved",
-    "models": "Attachment LargeResult ResultPart ToolCall ToolDefinition ToolResult",
+    "models": "Attachment LargeResult ParkedCall ResultPart ToolCall ToolDefinition ToolResult",
     "errors": "BrokerUnavailable ConfigError OutcomeError ResultNotFound ResultTimeout TarsyTasksError",
     "outcomes": "ErrorCode Outcome",
     "prompts": "Completion PromptArgument PromptDefinition PromptMessage PromptResult",

@@ -13,7 +13,7 @@ from tarsy_tasks.agent.idempotency import Claim
 from tarsy_tasks.agent.waiting import seconds_until
 from tarsy_tasks.broker.task_names import CALL_TOOL
 from tarsy_tasks.methods import TOOL_CALL
-from tarsy_tasks.models import ToolCall, ToolResult
+from tarsy_tasks.models import ParkedCall, ToolCall, ToolResult
 from tarsy_tasks.priorities import NORMAL, PRIORITIES, Priority
 
 __all__ = ["Arguments", "SubmittedCall", "build_call", "build_calls", "check_priority", "encode_arguments"]
@@ -49,6 +49,9 @@ class SubmittedCall:
         sending: The task that sends it, if it could not be sent at once.
         timer: Ends it at its deadline.
         events: Hears what happens to it while it runs; None if nobody listens.
+        parks: Its agent also waits while it is parked.
+        parked: Why it waited when it was parked last; None if it was not.
+        is_attached: Another executor sent it, and this one only waits for it.
     """
 
     call: ToolCall
@@ -72,6 +75,9 @@ class SubmittedCall:
     sending: "asyncio.Task[None] | None" = None
     timer: asyncio.TimerHandle | None = None
     events: CallEvents | None = None
+    parks: bool = False
+    parked: ParkedCall | None = None
+    is_attached: bool = False
 
     def confirm(self) -> None:
         """Redis has it in its queue."""

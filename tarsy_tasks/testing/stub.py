@@ -12,9 +12,10 @@ from tarsy_tasks.agent import results
 from tarsy_tasks.agent.advice import Adviser, Permission
 from tarsy_tasks.agent.async_executor import AsyncToolExecutor
 from tarsy_tasks.agent.background import run_in_background
+from tarsy_tasks.agent.base_executor import BaseExecutor
 from tarsy_tasks.agent.dispatcher import CallDispatcher
 from tarsy_tasks.agent.event_stream import CallEvents
-from tarsy_tasks.agent.executor import BaseExecutor, ToolExecutor
+from tarsy_tasks.agent.executor import ToolExecutor
 from tarsy_tasks.agent.listing import ToolLister
 from tarsy_tasks.agent.search_calls import SearchCalls
 from tarsy_tasks.agent.search_tools import is_search_call

@@ -1,0 +1,84 @@
+"""What both executors are made of: the parts that one executor owns, and what needs no answer of a worker.
+
+Owns which arguments an executor takes. The methods that wait are in `executor` and `async_executor`.
+"""
+
+from collections.abc import Collection, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from tarsy_tasks.agent.advice import Adviser
+from tarsy_tasks.agent.dispatcher import CallDispatcher
+from tarsy_tasks.agent.large_results import READ_RESULT_TOOL
+from tarsy_tasks.agent.listing import ToolLister
+from tarsy_tasks.agent.resources import Readable, build_read
+from tarsy_tasks.agent.search_calls import SearchCalls
+from tarsy_tasks.agent.selection import Selection
+from tarsy_tasks.agent.server_event_feed import ServerEventFeed
+from tarsy_tasks.agent.server_statuses import ServerStatuses
+from tarsy_tasks.agent.submitted import SubmittedCall, check_priority
+from tarsy_tasks.agent.tool_list import ToolList
+from tarsy_tasks.methods import READ_RESOURCE, Method
+from tarsy_tasks.models import ToolDefinition
+from tarsy_tasks.priorities import NORMAL, Priority
+from tarsy_tasks.resources import Values
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+__all__ = ["BaseExecutor"]
+
+
+class BaseExecutor:
+    """What both executors are made of."""
+
+    def __init__(
+        self,
+        servers: Collection[str] | None = None,
+        *,
+        tool_filter: Mapping[str, Collection[str]] | None = None,
+        timeout_s: float = 60.0,
+        agent_id: str | None = None,
+        run_id: str | None = None,
+        priority: Priority = NORMAL,
+        offer_read_result: bool | None = None,
+        park: bool = False,
+        app: "Celery | None" = None,
+    ) -> None:
+        check_priority(priority)
+        if not 0 < timeout_s < float("inf"):
+            raise ValueError(f"timeout_s must be a positive number of seconds, not {timeout_s!r}")
+        selection = self._selection = Selection(servers, tool_filter, app)
+
+        @cache
+        def find_app() -> "Celery":
+            if app is not None:
+                return app
+            from tarsy_tasks.celery_app import agent_app
+
+            return agent_app()
+
+        self._lister = ToolLister(find_app, selection, timeout_s, self.own_tools)
+        self._offers_reading = offer_read_result
+        self._adviser = Adviser(find_app, selection)
+        searches = SearchCalls(self._lister, self._adviser)
+        self._dispatcher = CallDispatcher(find_app, selection, timeout_s, agent_id, run_id, searches, priority, park)
+        self._events = ServerEventFeed(find_app, selection, timeout_s)
+        self._statuses = ServerStatuses(find_app, selection, self._adviser, timeout_s)
+
+    def own_tools(self) -> list[ToolDefinition]:
+        """The tools of this package itself that `list_tools` lists now: `tarsy.read_result`, if it is offered."""
+        offers = self._dispatcher.reader.has_cut if self._offers_reading is None else self._offers_reading
+        return [READ_RESULT_TOOL] if offers and self._selection.is_own(READ_RESULT_TOOL.server) else []
+
+    def _ask(self, server: str, method: Method, arguments: dict[str, Any] | None = None) -> SubmittedCall:
+        return self._dispatcher.request(server, method, arguments or {})
+
+    def _read(self, resource: Readable, server: str | None, values: Values | None) -> SubmittedCall:
+        found, arguments = build_read(resource, server, values, self._dispatcher.selection.servers)
+        return self._ask(found, READ_RESOURCE, arguments)
+
+    def _last_list(self) -> ToolList:
+        if self._lister.last is None:
+            raise RuntimeError("no tools were listed yet: call list_tools() first")
+        return self._lister.last
