@@ -232,7 +232,7 @@ _WAKE = (
             local added = redis.pcall('ZADD', waiting_prefix .. home, now, tag)
             if type(size) ~= 'number' and type(added) ~= 'number' then
                 redis.call('ZADD', parked, now + blocked_s, place)
-                return
+                return #entry
             end
             redis.pcall('ZADD', queues, 'NX', now, home)
             pcall(announce, home)  -- the sweep announces it again
@@ -244,10 +244,11 @@ _WAKE = (
             redis.call('DEL', result_prefix .. tag)
         end
         redis.call('ZREM', parked, place)
+        return entry and #entry or 0
     end
     """
 )
-"""A Lua function that puts a parked call back into its queue."""
+"""A Lua function that puts a parked call back into its queue. It returns the bytes that it has read."""
 
 
 @script(
@@ -287,14 +288,16 @@ def _decide(*, tag: str, digest: str, is_approved: bool, by: str, why: str) -> b
 
 # As `delayed.release_due`.
 @script(
-    constants(most=200),
+    constants(most=200, most_bytes=1024 * 1024),
     NOW,
     _WAKE,
     r"""
+    local bytes = 0
     for _, place in ipairs(redis.call('ZRANGEBYSCORE', parked, '-inf', now, 'LIMIT', 0, most)) do
+        if bytes >= most_bytes then break end
         local record = parked_prefix .. (string.match(place, '\n(.*)$') or '')
         if redis.call('EXISTS', record) == 1 then redis.call('HSETNX', record, 'decision', 'expired') end
-        wake(place)
+        bytes = bytes + wake(place)
     end
     local due = redis.call('ZRANGE', parked, 0, 0, 'WITHSCORES')[2]
     return due and tostring(due - now) or ''

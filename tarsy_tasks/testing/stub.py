@@ -143,6 +143,7 @@ class _StubDispatcher(CallDispatcher):
             raise ValueError(f"timeout_s must be a positive number of seconds, not {timeout_s!r}")
         self.timeout_s, self.search_calls = timeout_s, search_calls
         self._answers, self._tools, self._calls = dict(answers), tools, calls
+        self._submitted: dict[str, SubmittedCall] = {}
         self._catalogue: dict[str, set[str]] = {}
         for tool in tools.values():
             self._catalogue.setdefault(tool.server, set()).add(tool.tool)
@@ -171,6 +172,11 @@ class _StubDispatcher(CallDispatcher):
                 elif not is_submitted:
                     self._end(call, self.no_answer(call))
         return submitted
+
+    def attach(self, task_id: str, name: str) -> SubmittedCall:
+        if task_id not in self._submitted:
+            raise ValueError(f"no call of {name!r} was submitted with the id {task_id!r}")
+        return self._submitted[task_id]
 
     async def cancel(self, call: SubmittedCall) -> None:
         self.abandon([call])
@@ -205,6 +211,7 @@ class _StubDispatcher(CallDispatcher):
         parsed = read_arguments(call.arguments, self._tools[name].input_schema)
         self._calls.append(RecordedCall(name, parsed.arguments, call))
         submitted.id = f"stub-{len(self._calls)}"
+        self._submitted[submitted.id] = submitted
         answer = pick(self._answers.get(name, ""), parsed.arguments)
         if answer is UNANSWERED:
             return None

@@ -10,7 +10,16 @@ import redis
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.deliveries import CallState, Deliveries, Delivery
-from tarsy_tasks.broker.parked_calls import Decided, ParkedCallView, ParkedRecord, Parking, decide, load, load_waiting
+from tarsy_tasks.broker.parked_calls import (
+    Decided,
+    ParkedCallView,
+    ParkedRecord,
+    Parking,
+    decide,
+    load,
+    load_waiting,
+    wake_due,
+)
 from tests.processes import wait_until
 from tests.unit.deliveries.table import MESSAGE, QUEUE, RESULT, is_clean, pop, state_of, sweep, withdraw
 
@@ -150,10 +159,10 @@ def test_a_second_decision_changes_nothing(table: Deliveries, client: redis.Redi
 def test_what_nobody_decides_is_woken_when_it_expires(table: Deliveries, client: redis.Redis) -> None:
     park(table, client, lasts_s=SOON_S)
     view = view_of(client)
-    due_in_s = table.wake_due()
+    due_in_s = wake_due(table.exchange)
     assert due_in_s is not None
     assert due_in_s <= SOON_S
-    wait_until(lambda: table.wake_due() is None, "it has expired")
+    wait_until(lambda: wake_due(table.exchange) is None, "it has expired")
     assert pop(client) == MESSAGE
     assert record_of(client).decision == "expired"
     assert decide(client, view, is_approved=True, by="ann") is Decided.EXPIRED
@@ -163,7 +172,7 @@ def test_a_decision_after_the_end_does_not_count(table: Deliveries, client: redi
     park(table, client, lasts_s=-1)
     assert approve(client) is Decided.EXPIRED
     assert client.llen(QUEUE) == 0
-    assert table.wake_due() is None
+    assert wake_due(table.exchange) is None
     assert client.llen(QUEUE) == 1
 
 
@@ -181,7 +190,7 @@ def test_a_parked_call_can_be_withdrawn(table: Deliveries, client: redis.Redis) 
 def test_a_withdrawn_call_leaves_the_set_at_its_end(table: Deliveries, client: redis.Redis) -> None:
     park(table, client, lasts_s=-1)
     withdraw(client, "a")
-    assert table.wake_due() is None
+    assert wake_due(table.exchange) is None
     assert not client.exists(keys.PARKED, QUEUE)
 
 
@@ -260,7 +269,7 @@ def test_a_parked_call_takes_little_memory(table: Deliveries, client: redis.Redi
 def test_many_that_expire_at_once_are_all_woken(table: Deliveries, client: redis.Redis) -> None:
     for number in range(1000):
         park(table, client, str(number), lasts_s=-1)
-    while table.wake_due() is not None:
+    while wake_due(table.exchange) is not None:
         pass
     assert (client.llen(QUEUE), client.zcard(keys.PARKED)) == (1000, 0)
 
@@ -271,7 +280,7 @@ def test_a_key_of_another_type_does_not_stop_the_others(table: Deliveries, clien
     client.set(key, "something else")
     client.zadd(keys.PARKED, {"mcp.other\nb": 1.0})
     client.hset(keys.UNACKED, "b", f"mcp.other\n\n{MESSAGE}")
-    table.wake_due()
+    wake_due(table.exchange)
     assert client.llen("mcp.other") == 1
     assert client.hexists(keys.UNACKED, "a")
 
