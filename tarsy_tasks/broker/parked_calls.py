@@ -286,9 +286,9 @@ _WAKE = (
 def _decide(*, tag: str, digest: str, is_approved: bool, by: str, why: str) -> bytes: ...
 
 
-# As `delayed.release_due`.
+# As `delayed.release_due`. Agents cannot write the set: what they have withdrawn is found by samples.
 @script(
-    constants(most=200, most_bytes=1024 * 1024),
+    constants(most=200, most_bytes=1024 * 1024, samples=10),
     NOW,
     _WAKE,
     r"""
@@ -298,6 +298,11 @@ def _decide(*, tag: str, digest: str, is_approved: bool, by: str, why: str) -> b
         local record = parked_prefix .. (string.match(place, '\n(.*)$') or '')
         if redis.call('EXISTS', record) == 1 then redis.call('HSETNX', record, 'decision', 'expired') end
         bytes = bytes + wake(place)
+    end
+    for _, place in ipairs(redis.call('ZRANDMEMBER', parked, samples)) do
+        if redis.call('HEXISTS', unacked, string.match(place, '\n(.*)$') or '') == 0 then
+            redis.call('ZREM', parked, place)
+        end
     end
     local due = redis.call('ZRANGE', parked, 0, 0, 'WITHSCORES')[2]
     return due and tostring(due - now) or ''

@@ -220,10 +220,7 @@ class AuditPage:
 
 _EVERYTHING = AuditFilter()
 _DEFAULTS = {"priority": NORMAL, "operation": TOOL_CALL, "cached": False}
-_IDS = (
-    *("server", "operation", "agent_id", "run_id", "principal", "priority"),
-    *("call_id", "task_id", "error_code", "worker"),
-)
+_IDS = AuditFilter.model_fields.keys() - {"tool", "outcomes", "since", "until"}
 
 
 def read_audit(

@@ -1,7 +1,7 @@
 """Parked calls and lost workers, killed in each state; a Redis that restarts. Each approved call runs once."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tests.valkey import Valkey
 
 SHORT_LEASE = 'broker_transport_options = {"visibility_timeout": 2}\n'
 TIMEOUT_S = 60
+Start = Callable[..., Worker]
 
 
 @pytest.fixture
@@ -50,23 +51,34 @@ def kill(worker: Worker) -> None:
     worker.process.wait()
 
 
-def start(start_worker: StartWorker, ledger: Ledger, **more: Any) -> Worker:
-    return start_worker({"desk": witness(ledger, approval="always", **more)}, settings=SHORT_LEASE)
+@pytest.fixture
+def start(start_worker: StartWorker, ledger: Ledger) -> Iterator[Start]:
+    """Starts workers that end with the test: all serve `desk`."""
+    workers: list[Worker] = []
+
+    def start_one(*options: str, **more: Any) -> Worker:
+        server = witness(ledger, *options, approval="always", **more)
+        workers.append(start_worker({"desk": server}, settings=SHORT_LEASE))
+        return workers[-1]
+
+    yield start_one
+    for worker in workers:
+        kill(worker)
 
 
 def build_tools() -> ToolExecutor:
     return ToolExecutor(["desk"], timeout_s=TIMEOUT_S, park=True)
 
 
-def test_a_worker_that_is_lost_loses_no_parked_call(start_worker: StartWorker, ledger: Ledger, table: Any) -> None:
-    worker = start(start_worker, ledger)
+def test_a_worker_that_is_lost_loses_no_parked_call(start: Start, ledger: Ledger, table: Any) -> None:
+    worker = start()
     with build_tools() as tools:
         pending = tools.submit("desk.add", {"key": "parked"})
         [view] = wait_for_parked(table)
         kill(worker)
         approve(table, view)
         assert table.llen("mcp.desk") == 1, "it waits for a worker"
-        start(start_worker, ledger)
+        start()
         result = pending.result()
     assert (result.outcome, result.content) == (Outcome.OK, "parked")
     assert ledger.runs("add")["parked"] == 1
@@ -74,28 +86,25 @@ def test_a_worker_that_is_lost_loses_no_parked_call(start_worker: StartWorker, l
 
 @pytest.mark.parametrize("tool", ["add", "look"])
 def test_an_approved_call_whose_worker_is_lost_is_not_repeated(
-    start_worker: StartWorker, ledger: Ledger, table: Any, tool: str
+    start: Start, ledger: Ledger, table: Any, tool: str
 ) -> None:
     """One approval is for one run, also of a tool that is harmless to repeat."""
-    worker = start(start_worker, ledger)
+    worker = start()
     with build_tools() as tools:
         pending = tools.submit(f"desk.{tool}", {"key": "held"})
         [view] = wait_for_parked(table)
         approve(table, view)
         wait_for_runs(ledger, 1)
         kill(worker)
-        start(start_worker, ledger)
+        start()
         result = pending.result()
     assert (result.outcome, result.error_code) == (Outcome.UNKNOWN, ErrorCode.WORKER_LOST)
     assert ledger.runs(tool)["held"] == 1
     assert find_parked(table) == [], "nobody is asked again"
 
 
-def test_an_approved_call_that_was_not_sent_runs_elsewhere(
-    start_worker: StartWorker, ledger: Ledger, table: Any
-) -> None:
-    servers = {"desk": witness(ledger, "--mute", "2", approval="always", session="per_call")}
-    worker = start_worker(servers, settings=SHORT_LEASE)
+def test_an_approved_call_that_was_not_sent_runs_elsewhere(start: Start, ledger: Ledger, table: Any) -> None:
+    worker = start("--mute", "2", session="per_call")
     wait_until(lambda: ledger.starts == 1, "the session that lists the tools")
     with build_tools() as tools:
         pending = tools.submit("desk.add", {"key": "unsent"})
@@ -104,18 +113,18 @@ def test_an_approved_call_that_was_not_sent_runs_elsewhere(
         approve(table, view)
         wait_until(lambda: ledger.starts == 2, "the session of the call is being opened")
         kill(worker)
-        start_worker(servers, settings=SHORT_LEASE)
+        start("--mute", "2", session="per_call")
         assert pending.result().outcome is Outcome.OK
     assert ledger.runs("add")["unsent"] == 1
     assert find_parked(table) == [], "nobody is asked again"
 
 
-def test_a_chain_goes_on_after_its_worker_was_lost(start_worker: StartWorker, ledger: Ledger, table: Any) -> None:
-    worker = start(start_worker, ledger)
+def test_a_chain_goes_on_after_its_worker_was_lost(start: Start, ledger: Ledger, table: Any) -> None:
+    worker = start()
     last = chain(*(tool_signature("desk.add", {"key": key}, park=True) for key in ("one", "two"))).delay()
     [view] = wait_for_parked(table)
     kill(worker)
-    start(start_worker, ledger)
+    start()
     approve(table, view)
     wait_until(lambda: [each for each in find_parked(table) if each.id == last.id], "the second is parked", TIMEOUT_S)
     [view] = find_parked(table)
