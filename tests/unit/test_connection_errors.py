@@ -14,4 +14,4 @@ def test_the_last_output_of_a_failure_outlives_the_next_attempt() -> None:
     reason = errors.describe_unreachable(OSError(), "its process exited with code 3")
     output.clear()  # a new process starts
     text = str(errors.out_of_reach(82, reason))
-    assert "unreachable for 82 s: its process exited with code 3. Its last output: 'fatal: the licence has expir" in text
+    assert "for 82 s: its process exited with code 3. Its last output: 'fatal: the licence has expired'" in text
