@@ -48,7 +48,8 @@ class Approval(Model):
         """Which calls of `tool` a person has to approve."""
         if tool in self.tools:
             return self.tools[tool]
-        return next((mode for glob, mode in self.tools.items() if fnmatchcase(tool, glob)), self.default)
+        found: list[ApprovalMode] = [mode for glob, mode in self.tools.items() if fnmatchcase(tool, glob)]
+        return found[0] if found else self.default
 
 
 def _expand(value: Any) -> Any:
