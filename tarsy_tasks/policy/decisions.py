@@ -258,8 +258,8 @@ def deny_over_limit(name: str, limit: Limit, kind: str, retry_after_s: float) ->
         why = "it permits no call at all"
         text = (
             f"{name} did not run: a limit of this deployment ({limit.place}) does not permit any calls of it. "
-            "Calling it again will not help. Continue without it, or tell the user that an operator would have to permit "
-            "it."
+            "Calling it again will not help. Continue without it, or tell the user that an operator would have to "
+            "permit it."
         )
         return Denial(RuleKind.LIMIT, limit.place, why, text)
     why = f"{_OVER[kind]} ({limit.rule.terms})"
