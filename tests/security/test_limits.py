@@ -99,7 +99,7 @@ def test_four_workers_keep_to_one_rate(apps: dict[str, TarsyApp], admin: Any) ->
     assert over.retry_after_s is not None
     assert 8 * 3600 - 120 < over.retry_after_s <= 8 * 3600
     assert "did not run" in over.content
-    assert "Try again in" in over.content
+    assert "Do not try again for" in over.content
     assert entry_of(admin, over).rule == "limits[0]"
     assert codes(call_many(apps["dev"], "desk.echo", HELLO, 4)) == ["ok"] * 4
 
