@@ -8,13 +8,14 @@ Flower's Redis user may not.
 import base64
 from typing import Any
 
+from pydantic import SecretStr
 from redis.exceptions import RedisError
 from tornado.web import HTTPError, RequestHandler, authenticated
 
 from tarsy_tasks.broker.parked_calls import Decided, ParkedCallView
 from tarsy_tasks.dashboard.describe import describe_parked
 from tarsy_tasks.dashboard.page_handlers import Data, Page
-from tarsy_tasks.settings import load_settings
+from tarsy_tasks.dashboard.reader import DashboardReader
 from tarsy_tasks.telemetry.approval_links import is_signed
 from tarsy_tasks.telemetry.decision_texts import DECISION_TEXTS, LONGEST_NAME, LONGEST_WHY
 
@@ -46,6 +47,10 @@ class InboxData(Data):
 
 class ParkedPage(Page):
     """One call, and the form that decides."""
+
+    def initialize(self, reader: DashboardReader, secret: SecretStr | None = None) -> None:
+        super().initialize(reader)
+        self._secret = secret
 
     def check_xsrf_cookie(self) -> None:
         """Also where Flower does not: without authentication and with basic authentication."""
@@ -81,7 +86,12 @@ class ParkedPage(Page):
     async def _find(self, task_id: str) -> ParkedCallView | None:
         """The call, for who may see it; None if another answer was given."""
         view = await self._read(task_id)
-        if not (view is not None and self._is_linked(view)) and not self._require_user():
+        if view is not None and self._is_linked(view):
+            try:
+                self.current_user = self.get_current_user()
+            except HTTPError:
+                self.current_user = None  # the link is enough
+        elif not self._require_user():
             return None
         if view is None:
             raise HTTPError(404, "No call of this id waits for a person.")
@@ -100,7 +110,7 @@ class ParkedPage(Page):
     def _is_linked(self, view: ParkedCallView) -> bool:
         """Whether the address is that of a link which a worker has signed. If several people have to approve a call,
         each signs in: a link may be passed on."""
-        secret = load_settings().approval_secret
+        secret = self._secret
         signature = self.get_query_argument("signature", "")
         return (
             view.needs == 1
@@ -115,6 +125,8 @@ class ParkedPage(Page):
     def _user(self) -> str:
         """Who is signed in, if that is one person: a link with a token is for everybody."""
         options = self.application.options
+        if not self.current_user:
+            return ""
         if options.basic_auth:
             kind, _, credentials = self.request.headers.get("Authorization", "").partition(" ")
             return base64.b64decode(credentials).decode().partition(":")[0] if kind == "Basic" else ""

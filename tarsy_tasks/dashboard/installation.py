@@ -62,6 +62,7 @@ def install(app: Any) -> None:
 def build_handlers(reader: DashboardReader) -> list[Any]:
     """The handlers by address, for Tornado; without Flower's prefix."""
     shared = {"reader": reader}
+    linked = {**shared, "secret": load_settings().approval_secret}
     server, call = r"([A-Za-z0-9_-]+)", r"([^/]+)"
     actions = "|".join(ACTIONS)
     return [
@@ -75,7 +76,7 @@ def build_handlers(reader: DashboardReader) -> list[Any]:
         url(rf"/mcp/calls/{call}", call_pages.CallPage, shared, name="mcp-call"),
         url(r"/mcp/alerts", event_pages.AlertsPage, shared, name="mcp-alerts"),
         url(r"/mcp/inbox", inbox_pages.InboxPage, shared, name="mcp-inbox"),
-        url(rf"/mcp/inbox/{call}", inbox_pages.ParkedPage, shared, name="mcp-parked"),
+        url(rf"/mcp/inbox/{call}", inbox_pages.ParkedPage, linked, name="mcp-parked"),
         url(r"/mcp/dead-letters", event_pages.DeadLettersPage, shared, name="mcp-dead-letters"),
         url(r"/mcp/api/servers", pages.ServersData, shared, name="mcp-servers-data"),
         url(rf"/mcp/api/servers/{server}", pages.ServerData, shared, name="mcp-server-data"),

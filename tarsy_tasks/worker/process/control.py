@@ -40,7 +40,7 @@ def register() -> None:
     Panel.register(mcp_disconnect, **one_server)
     Panel.register(mcp_refresh, **one_server)
     Panel.register(active_queues, type="inspect")
-    Panel.register(mcp_decide, type="control", args=[("call", str)], signature="CALL")
+    Panel.register(mcp_decide, type="control", visible=False)  # for the dashboard; people have `approve` and `deny`
     Panel.register(mcp_approve, type="control", args=[("server", str), ("listing", str)], signature="SERVER LISTING")
 
 

@@ -179,9 +179,7 @@ class Webhook:
             async with (
                 self._slots,
                 asyncio.timeout(_POST_S),
-                self._client.stream(
-                    "POST", self._url, content=body, headers=self._headers(notice_id, body)
-                ) as response,
+                self._client.stream("POST", self._url, content=body, headers=headers) as response,
             ):
                 status = response.status_code
         except TimeoutError:
