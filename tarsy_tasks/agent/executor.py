@@ -47,6 +47,8 @@ class ToolExecutor(BaseExecutor):
             this agent to the same server (docs/limits.md).
         offer_read_result: Whether `list_tools` lists `tarsy.read_result`, by which a model reads on in a large result;
             None: once a result of this executor was cut.
+        label_servers: Whether descriptions of listed tools begin with `[MCP:server]`, for models that get them among
+            tools of other kinds.
         summarizer: Makes long results short (docs/summaries.md): a function, or a `Summarizer` with settings. A call is
             then answered up to 30 s later.
         app: A Celery application on the workers' Redis. None: the package's own, with Redis from `TARSY_REDIS_URL`.

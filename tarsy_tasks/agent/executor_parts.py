@@ -49,6 +49,7 @@ class BaseExecutor:
         run_id: str | None = None,
         priority: Priority = NORMAL,
         offer_read_result: bool | None = None,
+        label_servers: bool = False,
         summarizer: SummaryFunction | Summarizer | None = None,
         app: "Celery | None" = None,
     ) -> None:
@@ -65,7 +66,7 @@ class BaseExecutor:
 
             return agent_app()
 
-        self._lister = ToolLister(find_app, selection, timeout_s, lambda: [*self.native_tools(), *self.own_tools()])
+        self._lister = ToolLister(find_app, selection, timeout_s, self._local_tools, label_servers)
         self._offers_reading = offer_read_result
         self._adviser = Adviser(find_app, selection)
         searches = SearchCalls(self._lister, self._adviser)
@@ -83,6 +84,9 @@ class BaseExecutor:
         """The tools of this package itself that `list_tools` lists now: `tarsy.read_result`, if it is offered."""
         offers = self._dispatcher.reader.has_cut if self._offers_reading is None else self._offers_reading
         return [READ_RESULT_TOOL] if offers and self._selection.is_own(READ_RESULT_TOOL.server) else []
+
+    def _local_tools(self) -> list[ToolDefinition]:
+        return [*self.native_tools(), *self.own_tools()]
 
     def native_tools(self) -> list[ToolDefinition]:
         """The tools that are functions of this process, in the order in which they were added."""
@@ -124,6 +128,15 @@ class BaseExecutor:
     def _add_native(self, tool: NativeTool) -> None:
         self._selection.add_native(tool.definition.server, tool.definition.tool)
         self._dispatcher.native.add(tool)
+
+    def remove_native(self, server: str) -> None:
+        """Remove the native tools whose names begin with `server`; calls that run go on.
+
+        Raises:
+            ValueError: There are none.
+        """
+        self._selection.remove_native(server)
+        self._dispatcher.native.remove(server)
 
     def _ask(self, server: str, method: Method, arguments: dict[str, Any] | None = None) -> SubmittedCall:
         return self._dispatcher.request(server, method, arguments or {})

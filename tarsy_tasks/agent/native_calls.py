@@ -30,7 +30,12 @@ __all__ = ["NativeCalls"]
 logger = logging.getLogger(__name__)
 
 Finish = Callable[[Any], Any]
-_NOT_CALLED = (ErrorCode.INVALID_ARGUMENTS, ErrorCode.REFUSED, ErrorCode.SERVER_UNAVAILABLE)
+_NOT_CALLED = (
+    ErrorCode.INVALID_ARGUMENTS,
+    ErrorCode.REFUSED,
+    ErrorCode.SERVER_UNAVAILABLE,
+    ErrorCode.UNKNOWN_TOOL,
+)
 
 
 @dataclass(eq=False)
@@ -49,6 +54,10 @@ class NativeCalls:
     def add(self, tool: NativeTool) -> None:
         """One tool more."""
         self._tools[tool.definition.server, tool.definition.tool] = tool
+
+    def remove(self, server: str) -> None:
+        """Those under `server`; calls that run go on."""
+        self._tools = {key: tool for key, tool in self._tools.items() if key[0] != server}
 
     def definitions(self) -> list[ToolDefinition]:
         """Of all of them."""
@@ -79,8 +88,10 @@ class NativeCalls:
                 ErrorCode.REFUSED,
                 f"`{name}` was not called: it runs in the process of its agent, where no idempotency keys are kept.",
             )
+        if (tool := self._tools.get((call.server, call.tool))) is None:
+            raise CallError(ErrorCode.UNKNOWN_TOOL, f"`{name}` was not called: it has just been removed.")
         order = call.order
-        work = partial(_call, self._tools[call.server, call.tool], call, began)
+        work = partial(_call, tool, call, began)
         try:
             async with asyncio.timeout(call.seconds_left()):
                 done = await self._runs.run(work, order.loop if order else None, call.context.copy())

@@ -87,6 +87,14 @@ class Selection:
         self.native[server].append(tool)
         self._forget_names()
 
+    def remove_native(self, server: str) -> None:
+        """Have no name mean a function of the agent under `server`. Raises `ValueError` if none does."""
+        if self.native.pop(server, None) is None:
+            raise ValueError(
+                f"there are no native tools under {server!r}; there are: {', '.join(self.native) or 'none'}"
+            )
+        self._forget_names()
+
     def refresh(self) -> bool:
         """Where all servers are selected, go by the configuration as it is now. Returns whether they have changed."""
         if self._look is None or (found := list(self._look())) == self.servers:

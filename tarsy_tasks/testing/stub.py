@@ -83,6 +83,11 @@ class _Stub(BaseExecutor):
         self._statuses.add_native(tool.definition, self._lister.add(tool.definition))
         self._adviser.add(tool.definition)
 
+    def remove_native(self, server: str) -> None:
+        self._dispatcher.remove_native(server)
+        self._statuses.remove_native(server, self._lister.remove(server))
+        self._adviser.remove(server)
+
 
 async def _fetch_nothing(handle: str) -> bytes:
     raise ResultNotFound(f"a stub keeps no large results, so there is none with the handle {handle:.64}")
@@ -132,6 +137,13 @@ class _StubLister(ToolLister):
         self._listed = ToolList([*found, tool], found.failed_servers, found.instructions)
         return self._listed
 
+    def remove(self, server: str) -> ToolList:
+        found = self._listed
+        self._listed = ToolList(
+            (tool for tool in found if tool.server != server), found.failed_servers, found.instructions
+        )
+        return self._listed
+
     async def list_tools(self) -> ToolList:
         self.last = self._listed
         return self._listed
@@ -147,6 +159,9 @@ class _StubAdviser(Adviser):
 
     def add(self, tool: ToolDefinition) -> None:
         self._catalogue.setdefault(tool.server, set()).add(tool.tool)
+
+    def remove(self, server: str) -> None:
+        del self._catalogue[server]
 
     def advise(self, name: str, listed: ToolList | None) -> Permission:  # noqa: ARG002
         try:
@@ -182,10 +197,23 @@ class _StubDispatcher(CallDispatcher):
     def add_native(self, tool: NativeTool) -> None:
         """Have calls of a tool run its function."""
         found = tool.definition
-        if found.name in self._tools:
-            raise ValueError(f"there is a tool `{found.name}` already")
+        is_server = found.server in self._catalogue and not any(each.server == found.server for each in self._natives)
+        if is_server or found.name in self._tools:
+            raise ValueError(f"there is a server `{found.server}`, or a tool `{found.name}`, already")
         self._tools[found.name], self._native[found.name] = found, tool
         self._catalogue.setdefault(found.server, set()).add(found.tool)
+
+    def remove_native(self, server: str) -> None:
+        """Have no tool of a server that is none."""
+        if not any(each.server == server for each in self._natives):
+            raise ValueError(f"there are no native tools under {server!r}")
+        self._native = {name: tool for name, tool in self._native.items() if tool.definition.server != server}
+        self._tools = {name: tool for name, tool in self._tools.items() if tool.server != server}
+        del self._catalogue[server]
+
+    @property
+    def _natives(self) -> list[ToolDefinition]:
+        return [tool.definition for tool in self._native.values()]
 
     def start(
         self,

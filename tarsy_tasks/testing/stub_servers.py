@@ -32,6 +32,12 @@ class StubStatuses(ServerStatuses):
         self._native.add(tool.server)
         self._catalogue.setdefault(tool.server, set()).add(tool.tool)
 
+    def remove_native(self, server: str, listed: ToolList) -> None:
+        """Functions of the agent are no tools any more."""
+        self._listed = listed
+        self._native.discard(server)
+        del self._catalogue[server]
+
     async def read_all(self) -> dict[str, ServerStatus]:
         return await self._read([*self._catalogue, *self._listed.failed_servers])
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from tarsy_tasks import AsyncToolExecutor, ErrorCode, Outcome, SummarizedCall, ToolCall, ToolExecutor
-from tarsy_tasks.telemetry.audit import AuditFilter, read_audit
+from tarsy_tasks.telemetry.audit import AuditEntry, AuditFilter, read_audit
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER, Worker, wait_until
 
@@ -65,13 +65,32 @@ def test_native_tools_are_in_one_list_with_those_of_servers(worker: Worker, clie
         with pytest.raises(ValueError, match="desk"):
             tools.native(server="desk")(add)
 
-    def entries() -> list[Any]:
-        return read_audit(client, AuditFilter(server="native", run_id="r7"), limit=20)
+    def entries() -> Sequence[AuditEntry]:
+        return read_audit(client, AuditFilter(server="native", run_id="r7"), limit=20).entries
 
     wait_until(lambda: len(entries()) >= 5, "all calls are in the audit")
     found = entries()[-1]
     assert (found.tool, found.agent_id, found.call_id, found.source) == ("add", "sre", "c1", "agent")
     assert (found.outcome, found.error) == (Outcome.OK, None)
+
+
+def test_native_tools_are_removed_by_their_server(worker: Worker) -> None:
+    with ToolExecutor(timeout_s=30, label_servers=True) as tools:
+        tools.native(name="log")(lambda: "a line")
+        tools.native(name="page", server="wiki")(lambda: "a page")
+        pending = tools.submit("wiki.page")
+        assert pending.result().content == "a page"
+        tools.remove_native("wiki")
+        assert tools.execute("wiki.page").error_code is ErrorCode.UNKNOWN_SERVER
+        listed = tools.list_tools()
+        assert [tool.name for tool in listed if tool.server != "desk"] == ["native.log"]
+        labelled = {tool.server for tool in listed if tool.description.startswith(f"[MCP:{tool.server}]")}
+        assert labelled == {"desk"}, "native tools are on no server"
+        registry = {f"mcp_{tool.server}_{tool.tool}": tool for tool in listed}
+        assert tools.execute("mcp_desk_echo", {"text": "hello"}).content == "hello"
+        assert registry["mcp_desk_echo"].description.startswith("[MCP:desk] Give a text back.")
+        with pytest.raises(ValueError, match="no native tools"):
+            tools.remove_native("wiki")
 
 
 def test_a_function_that_blocks_ends_at_its_deadline(worker: Worker, released: threading.Event) -> None:

@@ -77,7 +77,7 @@ def test_asyncio_agents_get_summaries_too(worker: Worker) -> None:
     assert asyncio.run(agent()) == ["submitted: report has 20 lines", "None: report has 30 lines, the"]
 
 
-def test_a_call_that_is_cancelled_while_it_is_summarized_has_its_result(worker: Worker) -> None:
+def test_a_call_cancelled_while_it_is_summarized_has_its_result(worker: Worker) -> None:
     began, released = threading.Event(), threading.Event()
 
     def wait(*_: Any) -> str:
@@ -135,14 +135,3 @@ def test_a_summary_takes_time_of_its_own(worker: Worker) -> None:
         deadline.start()
         assert pending.result().content.endswith("\nlate")
     deadline.join()
-
-
-def test_what_cannot_be_read_whole_is_summarized_as_far_as_it_is_there(start_worker: StartWorker) -> None:
-    start_worker({"usual": warm_command(lengthy.__file__)}, environment={"TARSY_LARGE_RESULT_BYTES": "0"})
-    with ToolExecutor(["usual"], timeout_s=30, summarizer=last_line) as tools:
-        result = tools.execute("usual.report", {"lines": LINES})
-    assert result.summary is not None
-    assert result.large is not None
-    assert not result.large.handle
-    assert "tarsy.read_result" not in result.content
-    assert result.summary.input_chars < result.large.content_chars

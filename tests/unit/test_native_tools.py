@@ -192,6 +192,12 @@ def test_names_are_given_with_the_decorator() -> None:
         assert (tools.is_mcp_tool("calc.add-up"), tools.is_mcp_tool("desk.order")) == (False, True)
         with pytest.raises(ValueError, match="already"):
             tools.native(name="add-up", server="calc")(add)
+        tools.remove_native("calc")
+        assert [tool.name for tool in tools.list_tools()] == ["desk.order"]
+        assert tools.execute("calc.add-up", "first: 40").error_code is ErrorCode.UNKNOWN_SERVER
+        for server in ("calc", "desk"):
+            with pytest.raises(ValueError, match="no native tools"):
+                tools.remove_native(server)
 
 
 def positional(first: int, /) -> None: ...

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tarsy_tasks import ErrorCode, SummarizedCall, Summarizer, ToolCall, ToolExecutor, ToolResult
+from tarsy_tasks import ErrorCode, LargeResult, SummarizedCall, Summarizer, ToolCall, ToolExecutor, ToolResult
 from tarsy_tasks.agent.prompt_budget import estimate_tokens
 from tarsy_tasks.testing import AsyncStubToolExecutor, StubToolExecutor
 
@@ -128,6 +128,16 @@ def test_tokens_are_counted_by_the_tokenizer_of_the_agent() -> None:
         summary = tools.execute("logs.read").summary
     assert summary is not None
     assert summary.tokens == len(LONG) // 300
+
+
+@pytest.mark.parametrize("handle", ["", "expired"])
+def test_what_cannot_be_read_whole_is_summarized_as_it_is(handle: str) -> None:
+    cut = ToolResult(content=LONG, large=LargeResult(handle=handle, content_chars=10 * len(LONG)))
+    with StubToolExecutor({"logs.read": cut}, summarizer=brief) as tools:
+        result = tools.execute("logs.read")
+    assert result.summary is not None
+    assert (result.summary.input_chars, result.summary.original) == (len(LONG), LONG)
+    assert ("tarsy.read_result" in result.content) is bool(handle)
 
 
 @both
@@ -251,7 +261,7 @@ def test_a_pending_call_is_done_when_it_is_summarized(released: threading.Event)
         assert pending.result() is result
 
 
-def test_what_waits_for_an_agent_loop_that_was_closed_is_summarized_all_the_same() -> None:
+def test_a_summary_does_not_need_a_loop_that_was_closed() -> None:
     entered = threading.Event()
     release = threading.Event()
 
