@@ -106,7 +106,7 @@ class BaseExecutor:
         name: str | None = None,
         server: str = "native",
         description: str | None = None,
-    ) -> F | Callable[[F], F]:
+    ) -> Any:
         """Make a function a tool, which this process runs (docs/native-tools.md): `@tools.native`.
 
         Args:

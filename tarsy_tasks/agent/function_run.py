@@ -10,7 +10,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextvars import Context
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from tarsy_tasks.agent.background import find_function_loop, wait_for
 
@@ -118,7 +118,7 @@ class _FunctionRun(Generic[T]):
         if not inspect.isawaitable(value):
             return value
         loop = find_function_loop() if self._loop is None or self._loop.is_closed() else self._loop
-        waiting = _await(cast("Awaitable[Any]", value))
+        waiting = _await(value)
         try:
             self._awaited = asyncio.run_coroutine_threadsafe(waiting, loop)
         except RuntimeError:  # the loop was closed just now

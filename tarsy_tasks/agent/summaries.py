@@ -153,7 +153,8 @@ def _say_left_out(shown: str, total: int) -> str:
 
 def _describe(call: SubmittedCall, settings: "Summarization") -> SummarizedCall:
     more = {"server": call.server, "tool": call.tool, "max_tokens": settings.summary_max_token_limit}
-    return SummarizedCall.model_construct(**{**dict(call.call), **more})
+    fields: dict[str, Any] = {**dict(call.call), **more}
+    return SummarizedCall.model_construct(None, **fields)
 
 
 def _fit(summary: str, limit: int, count: Callable[[str], int]) -> tuple[str, int]:

@@ -132,7 +132,7 @@ def test_tokens_are_counted_by_the_tokenizer_of_the_agent() -> None:
 
 @pytest.mark.parametrize("handle", ["", "expired"])
 def test_what_cannot_be_read_whole_is_summarized_as_it_is(handle: str) -> None:
-    cut = ToolResult(content=LONG, large=LargeResult(handle=handle, content_chars=10 * len(LONG)))
+    cut = ToolResult(call_id="", name="", content=LONG, large=LargeResult(handle=handle, content_chars=10 * len(LONG)))
     with StubToolExecutor({"logs.read": cut}, summarizer=brief) as tools:
         result = tools.execute("logs.read")
     assert result.summary is not None
