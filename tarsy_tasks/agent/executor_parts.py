@@ -96,11 +96,11 @@ class BaseExecutor:
     def native(self, function: F, /) -> F: ...
     @overload
     def native(
-        self, *, name: str | None = None, server: str = "native", description: str | None = None
+        self, /, *, name: str | None = None, server: str = "native", description: str | None = None
     ) -> Callable[[F], F]: ...
     def native(
         self,
-        function: F | None = None,
+        function: Callable[..., Any] | None = None,
         /,
         *,
         name: str | None = None,
