@@ -181,7 +181,7 @@ class ReplyListener:
         """Calls are more important than their events."""
         if not self.refuses_events:
             self.refuses_events = True
-            logger.warning("events of calls cannot be heard: %s. An operator must renew the ACL rules of Redis", error)
+            logger.warning("no events of calls: %s. An operator must load the current ACL rules into Redis", error)
 
     async def poll(self, *task_ids: str) -> None:
         """Read answers that may be stored already. Raises one of `connection_errors`."""
