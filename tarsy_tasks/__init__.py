@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from tarsy_tasks.models import (
         Attachment,
         LargeResult,
+        ParkedCall,
         ResultPart,
         ResultSummary,
         ToolCall,
@@ -82,6 +83,7 @@ __all__ = [
     "LargeResult",
     "Outcome",
     "OutcomeError",
+    "ParkedCall",
     "PendingCall",
     "PromptArgument",
     "PromptDefinition",
@@ -116,7 +118,7 @@ __all__ = [
 _NAMES = {
     "agent.async_executor": "AsyncPendingCall AsyncToolExecutor",
     "call_events": "CallEvent CallLog CallProgress CallRestarted DeadlineMoved",
-    "models": "Attachment LargeResult ResultPart ResultSummary ToolCall ToolDefinition ToolResult",
+    "models": "Attachment LargeResult ParkedCall ResultPart ResultSummary ToolCall ToolDefinition ToolResult",
     "errors": "BrokerUnavailable ConfigError OutcomeError ResultNotFound ResultTimeout TarsyTasksError",
     "outcomes": "ErrorCode Outcome",
     "prompts": "Completion PromptArgument PromptDefinition PromptMessage PromptResult",

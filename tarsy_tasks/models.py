@@ -22,6 +22,7 @@ __all__ = [
     "CallInfo",
     "FrozenModel",
     "LargeResult",
+    "ParkedCall",
     "ResultPart",
     "ResultSummary",
     "ToolCall",
@@ -76,6 +77,8 @@ class CallInfo(FrozenModel):
         events: Somebody listens to the events of the call (docs/progress.md), so its worker asks the server for them.
         no_cache: As of `ToolCall`.
         reads_results: The sender can read the rest of a large result (docs/large-results.md), so a worker may cut it.
+        park: The caller waits when the call is parked (docs/approval.md). If not, a call that has to wait for a person
+            is rejected.
     """
 
     v: Literal[1] = PROTOCOL_VERSION
@@ -89,6 +92,28 @@ class CallInfo(FrozenModel):
     events: bool = Field(default=False, exclude_if=not_)
     no_cache: bool = Field(default=False, exclude_if=not_)
     reads_results: bool = Field(default=False, exclude_if=not_)
+    park: bool = Field(default=False, exclude_if=not_)
+
+
+class ParkedCall(FrozenModel):
+    """Why a call waits that is parked; stored as the result of its task while that has the state `PARKED`.
+
+    Attributes:
+        reason: `approval`: a person has to approve it.
+        server: Id of the MCP server.
+        tool: Name of the tool on its server.
+        text: What a model can be told.
+        since: When it was parked, in seconds since the epoch by the clock of Redis.
+        until: When it is answered in any case.
+    """
+
+    v: Literal[1] = PROTOCOL_VERSION
+    reason: str
+    server: str
+    tool: str
+    text: str = ""
+    since: float
+    until: float
 
 
 class ToolDefinition(FrozenModel):

@@ -12,8 +12,8 @@ from typing import Any, Self, TypeVar
 
 from tarsy_tasks.agent.advice import Permission
 from tarsy_tasks.agent.background import run_in_background, wait_for
+from tarsy_tasks.agent.base_executor import BaseExecutor
 from tarsy_tasks.agent.event_stream import CallEvents, EventBuffer
-from tarsy_tasks.agent.executor_parts import BaseExecutor
 from tarsy_tasks.agent.large_results import PAGE_CHARS, Part, check_request, read_part
 from tarsy_tasks.agent.pending_call import BasePendingCall
 from tarsy_tasks.agent.progress_calls import AsyncProgressCalls, OnProgress
@@ -188,6 +188,13 @@ class AsyncToolExecutor(BaseExecutor):
         await self._wait_for([submitted], submitted.sent)
         submitted.sent.result()
         return AsyncPendingCall(self._dispatcher, submitted, buffer, progress_calls)
+
+    async def attach(self, task_id: str, name: str) -> AsyncPendingCall:
+        """As `ToolExecutor.attach`."""
+        submitted = self._dispatcher.attach(task_id, name)
+        assert submitted.sent is not None
+        await wait_for(submitted.sent)
+        return AsyncPendingCall(self._dispatcher, submitted)
 
     async def execute(
         self,

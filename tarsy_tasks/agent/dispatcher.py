@@ -22,6 +22,7 @@ from tarsy_tasks.agent.event_stream import CallEvents
 from tarsy_tasks.agent.idempotency import Claim, claim, release_if_possible
 from tarsy_tasks.agent.large_results import ResultReader
 from tarsy_tasks.agent.native_calls import NativeCalls
+from tarsy_tasks.agent.parked_calls import ParkedCalls
 from tarsy_tasks.agent.redis_errors import connection_errors, is_refusal
 from tarsy_tasks.agent.reply_listener import Meta
 from tarsy_tasks.agent.results import NOT_ENQUEUED
@@ -69,16 +70,18 @@ class CallDispatcher:
     run_id: str | None
     search_calls: SearchCalls
     priority: Priority = NORMAL
+    park: bool = False
     summaries: Summaries | None = field(default=None, init=False)
     is_async: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        info = CallInfo(agent_id=self.agent_id, run_id=self.run_id, reads_results=True)
+        info = CallInfo(agent_id=self.agent_id, run_id=self.run_id, reads_results=True, park=self.park)
         self._info = info.model_dump(exclude_none=True)
         self.native = NativeCalls(self.find_app, self.agent_id, self.run_id)
         self.reader = ResultReader(self.find_app, self.agent_id, self.timeout_s)
         self._unanswered = UnansweredCalls(self.find_app, self.selection, self.timeout_s, self.agent_id, self.run_id)
         self._margin_s = min(_REPLY_MARGIN_LIMIT_S, _REPLY_MARGIN * self.timeout_s)
+        self._parked = ParkedCalls(lambda: self._connection, self._unanswered, self.timeout_s + self._margin_s)
 
     def start(
         self,
@@ -105,7 +108,7 @@ class CallDispatcher:
         for call in submitted:
             if is_submitted:
                 call.sent = Future()
-            call.events = events
+            call.events, call.parks = events, self.park
             if self.summaries is not None or self.native:
                 call.order = FunctionOrder(context, asyncio.get_running_loop() if self.is_async else None)
         call_in_background(partial(self._send_all, submitted))
@@ -118,6 +121,18 @@ class CallDispatcher:
         submitted = SubmittedCall(call, encode_arguments(call), deadline, self.priority, server, method, REQUEST)
         call_in_background(partial(self._send_all, [submitted]))
         return submitted
+
+    def attach(self, task_id: str, name: str) -> SubmittedCall:
+        """Begin to wait for a call that another executor has sent; from any thread.
+
+        Raises:
+            CallError: The name is not one of this executor's tools.
+        """
+        server, tool = self.selection.resolve(name)
+        deadline = time.monotonic() + self.timeout_s
+        call = SubmittedCall(ToolCall(name=name), None, deadline, self.priority, server, tool)
+        self._parked.attach(call, task_id, partial(self._hear, call))
+        return call
 
     def abandon(self, calls: Iterable[SubmittedCall]) -> None:
         """Cancel calls for which nobody waits any more; from any thread."""
@@ -269,6 +284,8 @@ class CallDispatcher:
         connection.replies.expect(call.id, call.hear)
 
     def _hear(self, call: SubmittedCall, meta: Meta) -> None:
+        if self._parked.hear(call, meta):
+            return
         try:
             answer = results.read_result(meta, call)
         except Exception as error:
@@ -297,10 +314,7 @@ class CallDispatcher:
             return
         deadline = time.monotonic() + batch.deadline - self._connection.replies.clock.now() + self._margin_s
         if deadline > call.deadline:
-            call.deadline = deadline
-            if call.timer is not None:
-                call.stop_timer()
-                self._unanswered.start_timer(call)
+            self._unanswered.move_deadline(call, deadline)
             call.events.move_deadline(deadline - call.events.began, batch.at)
 
     def retry(self, call: SubmittedCall, error: Exception) -> None:

@@ -1,8 +1,7 @@
 """`ToolExecutor`: what a synchronous agent holds.
 
-Its methods block until there is an answer; `async_executor` has the same ones with `await`, on the base class of
-`executor_parts`. Calls are sent, and their end is found out, by `dispatcher` on the background loop; `pending_call` has
-the handle of one that was submitted.
+Its methods block until there is an answer; `async_executor` has the same ones with `await`. Calls are sent, and their
+end is found out, by `dispatcher` on the background loop; `pending_call` has the handle of one that was submitted.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,8 +10,8 @@ from typing import Self
 
 from tarsy_tasks.agent.advice import Permission
 from tarsy_tasks.agent.background import run_in_background
+from tarsy_tasks.agent.base_executor import BaseExecutor
 from tarsy_tasks.agent.event_stream import CallEvents, EventBuffer
-from tarsy_tasks.agent.executor_parts import BaseExecutor
 from tarsy_tasks.agent.large_results import PAGE_CHARS, Part, check_request, read_part
 from tarsy_tasks.agent.pending_call import PendingCall
 from tarsy_tasks.agent.progress_calls import OnProgress, ProgressCalls
@@ -51,6 +50,8 @@ class ToolExecutor(BaseExecutor):
             tools of other kinds.
         summarizer: Makes long results short (docs/summaries.md): a function, or a `Summarizer` with settings. A call is
             then answered up to 30 s later.
+        park: This agent waits when a call has to wait for a person, longer than `timeout_s` (docs/approval.md). Without
+            it, such calls are rejected.
         app: A Celery application on the workers' Redis. None: the package's own, with Redis from `TARSY_REDIS_URL`.
 
     Raises:
@@ -273,6 +274,22 @@ class ToolExecutor(BaseExecutor):
         assert submitted.sent is not None
         submitted.sent.result()
         return PendingCall(self._dispatcher, submitted, buffer, progress_calls)
+
+    def attach(self, task_id: str, name: str) -> PendingCall:
+        """Wait for a call that another executor has sent, in this process or another one, such as one that is parked.
+
+        Args:
+            task_id: The `id` of its `PendingCall`.
+            name: Of its tool.
+
+        Raises:
+            BrokerUnavailable: Redis could not be reached within `timeout_s`.
+            CallError: This executor has no such tool.
+        """
+        submitted = self._dispatcher.attach(task_id, name)
+        assert submitted.sent is not None
+        submitted.sent.result()
+        return PendingCall(self._dispatcher, submitted)
 
     def execute(
         self,

@@ -13,7 +13,7 @@ from tarsy_tasks.agent.idempotency import Claim
 from tarsy_tasks.agent.waiting import seconds_until
 from tarsy_tasks.broker.task_names import CALL_TOOL
 from tarsy_tasks.methods import TOOL_CALL
-from tarsy_tasks.models import ToolCall, ToolResult
+from tarsy_tasks.models import ParkedCall, ToolCall, ToolResult
 from tarsy_tasks.priorities import NORMAL, PRIORITIES, Priority
 
 __all__ = [
@@ -71,6 +71,9 @@ class SubmittedCall:
         events: Hears what happens to it while it runs; None if nobody listens.
         order: For functions of the agent; None if the executor has none.
         is_local: Only such a function ends it now: it runs in this process, or its answer is being summarized.
+        parks: Its agent also waits while it is parked.
+        parked: Why it waited when it was parked last; None if it was not.
+        is_attached: Another executor sent it, and this one only waits for it.
     """
 
     call: ToolCall
@@ -96,6 +99,9 @@ class SubmittedCall:
     events: CallEvents | None = None
     order: FunctionOrder | None = None
     is_local: bool = False
+    parks: bool = False
+    parked: ParkedCall | None = None
+    is_attached: bool = False
 
     def confirm(self) -> None:
         """Redis has it in its queue."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
+from tarsy_tasks.config.approval import Approval
 from tarsy_tasks.config.auth import AUTH_MODELS
 from tarsy_tasks.config.entries import ServerEntry
 from tarsy_tasks.config.error_budget import ErrorBudget
@@ -180,6 +181,8 @@ def _known_keys(loc: KeyPath) -> Iterable[str]:
             return [*Masking.model_fields]
         case ("sandbox",):
             return [*Sandbox.model_fields]
+        case ("approval",):
+            return [*Approval.model_fields]
         case ("auth", str(auth_type)):
             fields = AUTH_MODELS[auth_type].model_fields
             known = {field.alias or name for name, field in fields.items()}

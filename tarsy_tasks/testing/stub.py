@@ -16,10 +16,10 @@ from tarsy_tasks.agent import results
 from tarsy_tasks.agent.advice import Adviser, Permission
 from tarsy_tasks.agent.async_executor import AsyncToolExecutor
 from tarsy_tasks.agent.background import call_in_background, find_function_loop, run_in_background
+from tarsy_tasks.agent.base_executor import BaseExecutor
 from tarsy_tasks.agent.dispatcher import CallDispatcher
 from tarsy_tasks.agent.event_stream import CallEvents
 from tarsy_tasks.agent.executor import ToolExecutor
-from tarsy_tasks.agent.executor_parts import BaseExecutor
 from tarsy_tasks.agent.listing import ToolLister
 from tarsy_tasks.agent.native_tools import NativeTool
 from tarsy_tasks.agent.search_calls import SearchCalls
@@ -189,6 +189,7 @@ class _StubDispatcher(CallDispatcher):
             raise ValueError(f"timeout_s must be a positive number of seconds, not {timeout_s!r}")
         self.timeout_s, self.search_calls = timeout_s, search_calls
         self._answers, self._tools, self._calls = dict(answers), dict(tools), calls
+        self._submitted: dict[str, SubmittedCall] = {}
         self._native: dict[str, NativeTool] = {}
         self._catalogue: dict[str, set[str]] = {}
         for tool in tools.values():
@@ -247,6 +248,11 @@ class _StubDispatcher(CallDispatcher):
                     self._end(call, self.no_answer(call))
         return submitted
 
+    def attach(self, task_id: str, name: str) -> SubmittedCall:
+        if task_id not in self._submitted:
+            raise ValueError(f"no call of {name!r} was submitted with the id {task_id!r}")
+        return self._submitted[task_id]
+
     async def cancel(self, call: SubmittedCall) -> None:
         self.abandon([call])
 
@@ -284,6 +290,7 @@ class _StubDispatcher(CallDispatcher):
         parsed = read_arguments(call.arguments, self._tools[name].input_schema)
         self._calls.append(RecordedCall(name, parsed.arguments, call))
         submitted.id = f"stub-{len(self._calls)}"
+        self._submitted[submitted.id] = submitted
         if (native := self._native.get(name)) is not None:
             facts = {"call_id": call.id, "name": call.name, "repairs": parsed.reported, "attempts": 1}
             return native.call(parsed.arguments, facts, _finish)

@@ -1,6 +1,6 @@
-"""What the executors for synchronous and for asyncio agents are both made of.
+"""What both executors are made of: the parts that one executor owns, and what needs no answer of a worker.
 
-Owns how their parts are put together; it neither blocks nor awaits.
+Owns which arguments an executor takes. The methods that wait are in `executor` and `async_executor`.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -49,6 +49,7 @@ class BaseExecutor:
         run_id: str | None = None,
         priority: Priority = NORMAL,
         offer_read_result: bool | None = None,
+        park: bool = False,
         label_servers: bool = False,
         summarizer: SummaryFunction | Summarizer | None = None,
         app: "Celery | None" = None,
@@ -70,7 +71,7 @@ class BaseExecutor:
         self._offers_reading = offer_read_result
         self._adviser = Adviser(find_app, selection)
         searches = SearchCalls(self._lister, self._adviser)
-        calls = CallDispatcher(find_app, selection, timeout_s, agent_id, run_id, searches, priority)
+        calls = CallDispatcher(find_app, selection, timeout_s, agent_id, run_id, searches, priority, park)
         if summarizer is not None:
             made = Summarizer.of(summarizer)
             settings = SummarySettings(made, look_at_servers(app))
