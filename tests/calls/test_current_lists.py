@@ -12,7 +12,7 @@ import pytest
 from tarsy_tasks import Outcome, ToolExecutor, ToolList
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
-from tests.processes import Worker, wait_until
+from tests.processes import Worker, environment_of, wait_until
 from tests.servers import witness_stdio
 
 
@@ -29,7 +29,11 @@ def worker(start_worker: StartWorker, fragile: Path, tmp_path_factory: pytest.Te
         "shop": witness(Ledger(directory / "shop"), instructions="Look first."),
         "broken": {"command": "no-such-program-here"},
         "later": witness(Ledger(directory / "later"), start="on_demand", idle_stop_s=1),
-        "fragile": {"command": sys.executable, "args": ["-S", "-E", str(fragile), str(directory / "fragile")]},
+        "fragile": {
+            "command": sys.executable,
+            "args": ["-S", "-E", str(fragile), str(directory / "fragile")],
+            "timeouts": {"recreate_s": 1},
+        },
     }
     return start_worker(servers)
 
@@ -77,6 +81,7 @@ def test_a_server_that_is_gone_says_why(worker: Worker, fragile: Path) -> None:
         [child] = worker.find_children(str(fragile))
         fragile.unlink()
         os.kill(child.pid, signal.SIGKILL)
+        assert tools.execute("fragile.look", {"key": "a"}).outcome is not Outcome.OK  # which notices it
         listed = wait_until(lambda: (each := tools.list_tools()).failed_servers and each, "it is gone", 40)
         assert set(listed.failed_servers) == {"fragile"}
         assert {tool.server for tool in listed} == {"shop"}
@@ -85,7 +90,7 @@ def test_a_server_that_is_gone_says_why(worker: Worker, fragile: Path) -> None:
 @pytest.mark.usefixtures("worker")
 def test_nothing_is_listed_once_the_last_worker_has_stopped(start_worker: StartWorker, tmp_path: Path) -> None:
     other = start_worker({"alone": witness(Ledger(tmp_path / "alone"))})
-    with ToolExecutor(["alone"], timeout_s=1) as tools:
+    with environment_of(other), ToolExecutor(["alone"], timeout_s=1) as tools:
         wait_until(lambda: is_known(tools), "the list is current")
         other.stop()
         assert "no worker answered within 1 s" in tools.list_tools().failed_servers["alone"]

@@ -168,7 +168,7 @@ def test_a_server_whose_only_worker_is_dead_is_not_listed(workers: Workers, app:
     assert "no worker answered" in list_tools(app, "desk").failed_servers["desk"]
 
 
-RIGHTS = {"queue": ["-llen", "(+llen ~mcp.shop)"], "scripts": ["-eval_ro"]}
+RIGHTS = {"queue": ["-llen", "(+llen ~mcp.shop*)"], "scripts": ["-eval_ro"]}
 
 
 @pytest.mark.parametrize("denied", RIGHTS)
