@@ -1,5 +1,6 @@
 """`list_tools` from the catalogue: which lists count as current, and for which servers a worker is asked."""
 
+from contextlib import closing
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -180,7 +181,7 @@ def test_what_a_user_may_not_call_or_read_is_asked_for(
     client.execute_command("ACL", "SETUSER", "limited", "on", ">limited", "~*", "&*", "+@all", *RIGHTS[denied])
     parts = urlsplit(redis_url)
     url = parts._replace(netloc=f"limited:limited@{parts.hostname}:{parts.port}").geturl()
-    with build_app({"broker_url": url, "result_backend": url}) as app:
+    with closing(build_app({"broker_url": url, "result_backend": url})) as app:
         listed = list_tools(app, "desk", "shop")
     assert set(listed.failed_servers) == ({"desk"} if denied == "queue" else {"desk", "shop"})
     client.acl_deluser("limited")
@@ -190,7 +191,7 @@ def test_what_a_user_may_not_call_or_read_is_asked_for(
 def test_two_databases_are_asked_as_before(workers: Workers, client: Any, redis_url: str) -> None:
     workers.serve("desk", "look")
     other = redis_url.rpartition("/")[0] + "/9"
-    with build_app({"broker_url": other, "result_backend": redis_url}) as app:
+    with closing(build_app({"broker_url": other, "result_backend": redis_url})) as app:
         assert "desk" in list_tools(app, "desk").failed_servers
 
 
