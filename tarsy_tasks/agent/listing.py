@@ -34,12 +34,14 @@ _NOT_LISTED = "No tools were listed."
 @dataclass(eq=False)
 class ToolLister:
     """Lists the tools of one executor; `last` is the last list, `find_app` as for `CallDispatcher`, and
-    `find_own_tools` gives those of the package itself."""
+    `find_own_tools` gives those of the package and of the agent itself; `labels_servers`: descriptions begin with
+    `[MCP:server]`."""
 
     find_app: "Callable[[], Celery]"
     selection: Selection
     timeout_s: float
     find_own_tools: Callable[[], list[ToolDefinition]] = list
+    labels_servers: bool = False
     last: ToolList | None = None
 
     async def list_tools(self) -> ToolList:
@@ -71,6 +73,8 @@ class ToolLister:
             selected = self.selection.tool_filter.get(server, frozenset())
             if missing := selected - {tool.tool for tool in listing.tools}:
                 failed[server] = f"it has no tool {', '.join(sorted(missing))}"
+        if self.labels_servers:
+            tools = [_label(tool) for tool in tools]
         listed = ToolList([*tools, *self.find_own_tools()], dict(sorted(failed.items())), instructions)
         if self.last is not None:
             listed.take_index(self.last)
@@ -106,6 +110,10 @@ class ToolLister:
 async def _withdraw(connection: AgentConnection, task_id: str, server: str, deadline: float) -> None:
     with suppress(*connection_errors()):
         await withdraw(connection, task_id, server, deadline)
+
+
+def _label(tool: ToolDefinition) -> ToolDefinition:
+    return tool.model_copy(update={"description": f"[MCP:{tool.server}] {tool.description or tool.title}".rstrip()})
 
 
 def _is_unsent(listing: ToolListing | BaseException) -> bool:
