@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tarsy_tasks.agent.pending_call import PendingCall
     from tarsy_tasks.agent.server_statuses import ToolInfo
     from tarsy_tasks.agent.signatures import tool_signature
+    from tarsy_tasks.agent.summarizer import SummarizedCall, Summarizer
     from tarsy_tasks.agent.tool_list import ToolList
     from tarsy_tasks.call_events import CallEvent, CallLog, CallProgress, CallRestarted, DeadlineMoved
     from tarsy_tasks.celery_app import TarsyApp
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
         LargeResult,
         ParkedCall,
         ResultPart,
+        ResultSummary,
         ToolCall,
         ToolDefinition,
         ToolResult,
@@ -93,11 +95,14 @@ __all__ = [
     "ResourceTemplate",
     "ResultNotFound",
     "ResultPart",
+    "ResultSummary",
     "ResultTimeout",
     "ServerCounters",
     "ServerEvent",
     "ServerState",
     "ServerStatus",
+    "SummarizedCall",
+    "Summarizer",
     "TarsyTasksError",
     "ToolCall",
     "ToolDefinition",
@@ -113,13 +118,14 @@ __all__ = [
 _NAMES = {
     "agent.async_executor": "AsyncPendingCall AsyncToolExecutor",
     "call_events": "CallEvent CallLog CallProgress CallRestarted DeadlineMoved",
-    "models": "Attachment LargeResult ParkedCall ResultPart ToolCall ToolDefinition ToolResult",
+    "models": "Attachment LargeResult ParkedCall ResultPart ResultSummary ToolCall ToolDefinition ToolResult",
     "errors": "BrokerUnavailable ConfigError OutcomeError ResultNotFound ResultTimeout TarsyTasksError",
     "outcomes": "ErrorCode Outcome",
     "prompts": "Completion PromptArgument PromptDefinition PromptMessage PromptResult",
     "resources": "ResourceContents ResourceDefinition ResourceResult ResourceTemplate",
     "agent.executor": "ToolExecutor",
     "agent.pending_call": "PendingCall",
+    "agent.summarizer": "SummarizedCall Summarizer",
     "agent.tool_list": "ToolList",
     "agent.server_statuses": "ToolInfo",
     "server_events": "ServerEvent",

@@ -67,6 +67,8 @@ class AsyncPendingCall(BasePendingCall[AsyncProgressCalls]):
 class AsyncToolExecutor(BaseExecutor):
     """`ToolExecutor` with `await`; arguments and errors are the same."""
 
+    _is_async = True
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -174,13 +176,14 @@ class AsyncToolExecutor(BaseExecutor):
         on_progress: OnProgress | None = None,
         events: bool = False,
         priority: Priority | None = None,
+        context: object = None,
     ) -> AsyncPendingCall:
         """As `ToolExecutor.submit`. `on_progress` runs on this event loop, and may be a coroutine function."""
         built = build_call(call, arguments, priority)
         progress_calls = AsyncProgressCalls(on_progress) if on_progress is not None else None
         buffer = EventBuffer() if events or progress_calls else None
         heard = CallEvents(buffer, *([progress_calls.buffer] if progress_calls else ())) if buffer else None
-        [submitted] = self._dispatcher.start([built], is_submitted=True, events=heard)
+        [submitted] = self._dispatcher.start([built], is_submitted=True, events=heard, context=context)
         assert submitted.sent is not None
         await self._wait_for([submitted], submitted.sent)
         submitted.sent.result()
@@ -194,15 +197,22 @@ class AsyncToolExecutor(BaseExecutor):
         return AsyncPendingCall(self._dispatcher, submitted)
 
     async def execute(
-        self, call: ToolCall | str, arguments: Arguments = None, *, priority: Priority | None = None
+        self,
+        call: ToolCall | str,
+        arguments: Arguments = None,
+        *,
+        priority: Priority | None = None,
+        context: object = None,
     ) -> ToolResult:
         """As `ToolExecutor.execute`. When the awaiting task is cancelled, so is the call."""
-        [submitted] = self._dispatcher.start([build_call(call, arguments, priority)])
+        [submitted] = self._dispatcher.start([build_call(call, arguments, priority)], context=context)
         return await self._answer(submitted)
 
-    async def execute_many(self, calls: Iterable[ToolCall | tuple[str, Arguments]]) -> list[ToolResult]:
+    async def execute_many(
+        self, calls: Iterable[ToolCall | tuple[str, Arguments]], *, context: object = None
+    ) -> list[ToolResult]:
         """As `ToolExecutor.execute_many`. When the awaiting task is cancelled, so are the calls."""
-        submitted = self._dispatcher.start(build_calls(calls))
+        submitted = self._dispatcher.start(build_calls(calls), context=context)
         await self._wait_for(submitted, *(call.answered for call in submitted))
         return self._dispatcher.read_answers(submitted)
 

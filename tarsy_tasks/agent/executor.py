@@ -21,13 +21,7 @@ from tarsy_tasks.agent.server_event_feed import OnEvent, deliver_in_thread
 from tarsy_tasks.agent.server_statuses import ToolInfo
 from tarsy_tasks.agent.submitted import Arguments, build_call, build_calls
 from tarsy_tasks.agent.tool_list import ToolList
-from tarsy_tasks.methods import (
-    COMPLETE,
-    GET_PROMPT,
-    LIST_PROMPTS,
-    LIST_RESOURCE_TEMPLATES,
-    LIST_RESOURCES,
-)
+from tarsy_tasks.methods import COMPLETE, GET_PROMPT, LIST_PROMPTS, LIST_RESOURCE_TEMPLATES, LIST_RESOURCES
 from tarsy_tasks.models import ResultPart, ToolCall, ToolDefinition, ToolResult
 from tarsy_tasks.priorities import Priority
 from tarsy_tasks.prompts import Completion, PromptDefinition, PromptResult
@@ -52,13 +46,17 @@ class ToolExecutor(BaseExecutor):
             this agent to the same server (docs/limits.md).
         offer_read_result: Whether `list_tools` lists `tarsy.read_result`, by which a model reads on in a large result;
             None: once a result of this executor was cut.
+        label_servers: Whether descriptions of listed tools begin with `[MCP:server]`, for models that get them among
+            tools of other kinds.
+        summarizer: Makes long results short (docs/summaries.md): a function, or a `Summarizer` with settings. A call is
+            then answered up to 30 s later.
         park: This agent waits when a call has to wait for a person, longer than `timeout_s` (docs/approval.md). Without
             it, such calls are rejected.
         app: A Celery application on the workers' Redis. None: the package's own, with Redis from `TARSY_REDIS_URL`.
 
     Raises:
         ValueError: A server that is not configured, a filter for a server that is not selected, a plain string where a
-            list of names belongs, a bad `timeout_s`, or an unknown priority.
+            list of names belongs, a bad `timeout_s`, an unknown priority, or bad settings of a summarizer.
         ConfigError: The configuration is missing or wrong.
 
     Example:
@@ -81,7 +79,9 @@ class ToolExecutor(BaseExecutor):
     def list_tools(self) -> ToolList:
         """The selected tools of all servers, as their sessions know them now; a sequence of `ToolDefinition`.
 
-        A server that does not answer within `timeout_s` is one of the list's `failed_servers`.
+        One round trip to Redis, and a worker is asked for each server whose list is not current there (docs/agents.md).
+        A server that does not answer within `timeout_s` is one of the list's `failed_servers`. Lists of one process
+        share their definitions: copy a schema before you change it.
 
         Raises:
             BrokerUnavailable: Redis could not be reached within `timeout_s`, or refuses this user all servers.
@@ -254,8 +254,9 @@ class ToolExecutor(BaseExecutor):
         on_progress: OnProgress | None = None,
         events: bool = False,
         priority: Priority | None = None,
+        context: object = None,
     ) -> PendingCall:
-        """Enqueue a call and return at once. The first arguments are those of `execute`.
+        """Enqueue a call and return at once. Arguments that are not here are those of `execute`.
 
         Args:
             on_progress: Called with the progress of the call, at most ten times a second, in a thread that all calls of
@@ -270,7 +271,8 @@ class ToolExecutor(BaseExecutor):
         progress_calls = ProgressCalls(on_progress) if on_progress is not None else None
         buffer = EventBuffer() if events or progress_calls else None
         heard = CallEvents(buffer, *([progress_calls.buffer] if progress_calls else ())) if buffer else None
-        [submitted] = self._dispatcher.start([build_call(call, arguments, priority)], is_submitted=True, events=heard)
+        built = [build_call(call, arguments, priority)]
+        [submitted] = self._dispatcher.start(built, is_submitted=True, events=heard, context=context)
         assert submitted.sent is not None
         submitted.sent.result()
         return PendingCall(self._dispatcher, submitted, buffer, progress_calls)
@@ -292,7 +294,12 @@ class ToolExecutor(BaseExecutor):
         return PendingCall(self._dispatcher, submitted)
 
     def execute(
-        self, call: ToolCall | str, arguments: Arguments = None, *, priority: Priority | None = None
+        self,
+        call: ToolCall | str,
+        arguments: Arguments = None,
+        *,
+        priority: Priority | None = None,
+        context: object = None,
     ) -> ToolResult:
         """Run a call and wait for its answer. Raises as `submit` does, and nothing else.
 
@@ -300,11 +307,14 @@ class ToolExecutor(BaseExecutor):
             call: A `ToolCall`, or the name of a tool.
             arguments: With a name: a mapping, or the text that a model wrote.
             priority: Of this call; None: that of the `ToolCall`, or else that of the executor.
+            context: For the summarizer, as it is: what the agent wants to know, or its conversation.
         """
-        [submitted] = self._dispatcher.start([build_call(call, arguments, priority)])
+        [submitted] = self._dispatcher.start([build_call(call, arguments, priority)], context=context)
         return submitted.answered.result()
 
-    def execute_many(self, calls: Iterable[ToolCall | tuple[str, Arguments]]) -> list[ToolResult]:
+    def execute_many(
+        self, calls: Iterable[ToolCall | tuple[str, Arguments]], *, context: object = None
+    ) -> list[ToolResult]:
         """Run calls in parallel, with one deadline; the answers come in the order of the calls.
 
         Each call has its own answer. If Redis cannot be reached any more, those that could not be enqueued are
@@ -312,12 +322,13 @@ class ToolExecutor(BaseExecutor):
 
         Args:
             calls: Each a `ToolCall`, or a name and arguments.
+            context: As of `execute`, for all of them.
 
         Raises:
             BrokerUnavailable: No call at all could be enqueued within `timeout_s`.
             ValueError: One of the calls cannot be sent as JSON. Nothing was sent.
         """
-        submitted = self._dispatcher.start(build_calls(calls))
+        submitted = self._dispatcher.start(build_calls(calls), context=context)
         wait([call.answered for call in submitted])
         return self._dispatcher.read_answers(submitted)
 

@@ -86,6 +86,8 @@ class UnansweredCalls:
         call.stop_timer()
         if call.sending is not None:
             call.sending.cancel()
+        if call.is_local:
+            return
         if call.id:
             start_in_background(self._withdraw(call, is_cancelled=True))
         elif not self.selection.is_own(call.server):
@@ -94,6 +96,10 @@ class UnansweredCalls:
     async def cancel(self, call: SubmittedCall) -> None:
         """As `CallDispatcher.cancel`."""
         if call.has_ended:
+            return
+        if call.is_local:
+            if call.sending is not None:
+                call.sending.cancel()
             return
         try:
             found = await self._ask_what_became_of(call, _WITHDRAW_S)

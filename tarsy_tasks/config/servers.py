@@ -13,14 +13,16 @@ from pydantic_core import PydanticCustomError
 
 from tarsy_tasks.config.approval import Approval, ApprovalSetting
 from tarsy_tasks.config.auth import ApiKeyAuth, Auth
+from tarsy_tasks.config.error_budget import ErrorBudget
 from tarsy_tasks.config.problems import describe_kind, quote, suggest
 from tarsy_tasks.config.sandbox import SandboxSetting
 from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN
+from tarsy_tasks.config.summarization import Summarization
 from tarsy_tasks.config.texts import Command, EnvName, HeaderName, HeaderValue, HiddenTexts, Line, Model, Text, Url
 from tarsy_tasks.config.transports import TRANSPORTS, read_transport, transport_of_url
 from tarsy_tasks.config.variables import is_broker_variable
 
-__all__ = ["Cache", "Config", "ErrorBudget", "Masking", "Retry", "ServerConfig", "Timeouts"]
+__all__ = ["Cache", "Config", "Masking", "Retry", "ServerConfig", "Timeouts"]
 
 _STDIO_KEYS = ("args", "env", "variables_file", "cwd", "inherit_env", "sandbox")
 _HTTP_KEYS = ("headers", "auth", "verify_ssl", "ca_file")
@@ -91,26 +93,6 @@ class Retry(Model):
         if self.min_wait_s > self.max_wait_s:
             raise ValueError(f"min_wait_s ({self.min_wait_s:g}) is greater than max_wait_s ({self.max_wait_s:g})")
         return self
-
-
-def _validate_rate(rate: float) -> float:
-    if 0 < rate < 1:
-        return rate
-    why = "no call may fail then, and the first one that does suspends it" if rate <= 0 else "it is never exceeded then"
-    raise ValueError(f"found {rate:g}, expected a number between 0 and 1, such as 0.5; {why}")
-
-
-class ErrorBudget(Model):
-    """How many calls of a server may fail before all workers suspend it for a while. Only calls fail that got no answer
-    in time, and those whose connection failed."""
-
-    max_failure_rate: Annotated[float, AfterValidator(_validate_rate)] = Field(
-        allow_inf_nan=False, description="The share of its calls that may fail, between 0 and 1."
-    )
-    window_s: float = Field(
-        default=60, ge=10, le=3600, allow_inf_nan=False, description="The calls of so many seconds count."
-    )
-    min_calls: int = Field(default=20, ge=2, description="With fewer calls in the window it is not suspended.")
 
 
 class Cache(Model):
@@ -255,6 +237,9 @@ class ServerConfig(Model):
         default_factory=dict,
         description="Instead of `result_limit`: by the name of a tool, or else by the first glob (`get_*`) that "
         "matches.",
+    )
+    summarization: Summarization | None = Field(
+        default=None, description="Which of its results agents have summarized, if they have a `summarizer`."
     )
     pin: Literal["warn", "block"] = Field(
         default="warn",

@@ -152,7 +152,7 @@ class ParkedPage(Page):
             limit=1,
             connection_errors=(),
         )
-        answer = next((each.get(worker) for each in answers or ()), None) or {}
+        answer: dict[str, Any] = next((each.get(worker) for each in answers or ()), None) or {}
         found = (answer.get("ok") or {}).get("result")
         if found not in set(Decided):
             return f"not decided: {answer.get('error') or f'the worker did not answer within {_ANSWER_S:g} s'}"

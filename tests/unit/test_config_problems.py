@@ -12,7 +12,7 @@ KEYS = (
     "enabled, env, env_file, error_budget, headers, headers_file, idempotent_tools, idle_stop_s, inherit_env, "
     "instructions, masking, "
     "max_concurrency, max_message_bytes, pin, replay, required, result_limit, result_limits, retry, "
-    "sandbox, session, start, timeouts, transport, type, url, url_file, variables_file, verify_ssl"
+    "sandbox, session, start, summarization, timeouts, transport, type, url, url_file, variables_file, verify_ssl"
 )
 
 

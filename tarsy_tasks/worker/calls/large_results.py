@@ -78,8 +78,8 @@ def _cut(
         asked: dict[str, object] = {"handle": handle}
         asked |= {"offset": len(head)} if rest else {"part": "structured"}
         sentences.append(
-            f"To read on, call the tool `{READ_RESULT}` with {_encode(asked)}; `contains` searches it. If you do not "
-            "have this tool, ask for less."
+            f"To read on, call the tool `{READ_RESULT}` with {_encode(asked)}; with `contains` it searches. If you do "
+            "not have this tool, ask for less."
         )
     else:
         sentences.append(f"The rest cannot be read, because {why}. Ask for less, or for a part.")

@@ -70,5 +70,10 @@ def _state_of(context: WorkerContext, call: RunningCall, parked: Parked, now: fl
     found = ParkedCall(
         reason=parked.reason, server=call.server, tool=call.tool, text=text, since=round(now, 3), until=round(until, 3)
     )
-    state: dict[str, Any] = {"status": keys.PARKED_STATE, "result": found.model_dump(), "children": []}
-    return json.dumps({**state, "traceback": None, "date_done": None, "task_id": call.id})
+    state: dict[str, Any] = {
+        "status": keys.PARKED_STATE,
+        "result": found.model_dump(),
+        "traceback": None,
+        "children": [],
+    }
+    return json.dumps({**state, "date_done": None, "task_id": call.id})

@@ -199,6 +199,8 @@ def open_webhooks() -> tuple[Webhook | None, Webhook | None]:
     settings = load_settings()
     alerts, approvals = settings.alert_webhook, settings.approval_webhook
     return (
-        alerts and Webhook(alerts.get_secret_value(), settings.alert_webhook_secret),
-        approvals and Webhook(approvals.get_secret_value(), settings.approval_secret, "TARSY_APPROVAL_WEBHOOK"),
+        None if alerts is None else Webhook(alerts.get_secret_value(), settings.alert_webhook_secret),
+        None
+        if approvals is None
+        else Webhook(approvals.get_secret_value(), settings.approval_secret, "TARSY_APPROVAL_WEBHOOK"),
     )
