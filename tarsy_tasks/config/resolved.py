@@ -26,7 +26,7 @@ from tarsy_tasks.secret_files import read_secret_file
 
 __all__ = ["ResolvedServer", "resolve_variables"]
 
-_NATIVE_SERVER = "tarsy_tasks.native.server"
+_NATIVE_SERVER = "tarsy_tasks.native"
 """The program that serves the functions of a module, with the interpreter of the worker."""
 _SHORTEST_SECRET = 6
 """A shorter value also occurs in unrelated text."""

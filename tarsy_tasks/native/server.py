@@ -1,19 +1,16 @@
-"""The functions of one module as an MCP server over stdio: `python -m tarsy_tasks.native.server SERVER MODULE`.
+"""Tools that are functions, as an MCP server over stdio.
 
-A worker starts it for a server with the key `native`, as any other program; so its policies, limits, masking, recovery
-and sandbox hold, and a function can harm only this process. Functions run in threads, coroutine functions on the loop.
+Owns how they run: functions in threads, coroutine functions on the loop. What a worker does with every server it does
+with this one, so nothing is masked, limited or recorded here.
 """
 
 import asyncio
 import inspect
-import sys
 import traceback
 from collections.abc import Awaitable
 from functools import partial
-from importlib import import_module
 from typing import Any
 
-import anyio
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp_types import (
@@ -26,36 +23,10 @@ from mcp_types import (
     ToolAnnotations,
 )
 
-from tarsy_tasks.native.mark import find_mark
 from tarsy_tasks.native.threads import BoundedThreads, ThreadsHang
-from tarsy_tasks.native.tool import NativeTool, NotJson, build_native_tool, write_json
+from tarsy_tasks.native.tool import NativeTool, NotJson, write_json
 
-__all__ = ["NativeServer", "load_tools", "main"]
-
-
-def load_tools(server: str, module: str) -> dict[str, NativeTool]:
-    """The marked functions of a module, by the names of the tools.
-
-    Args:
-        server: Id of the server.
-        module: Its import path. A marked function that it has imported counts, too.
-
-    Raises:
-        ValueError: The module cannot be imported, has no such function, or one that cannot be a tool.
-    """
-    try:
-        found = import_module(module)
-    except BaseException as error:  # whatever it does
-        raise ValueError(f"`{module}` cannot be imported: {type(error).__name__}: {error}") from error
-    functions = {id(each): each for each in vars(found).values() if callable(each) and find_mark(each)}
-    if not functions:
-        raise ValueError(f"`{module}` has no tools: mark its functions with `@tarsy_tasks.native_tool`")
-    tools: dict[str, NativeTool] = {}
-    for function in functions.values():
-        tool = build_native_tool(function, server)
-        if tools.setdefault(tool.definition.tool, tool) is not tool:
-            raise ValueError(f"`{module}` has two tools with the name `{tool.definition.tool}`")
-    return tools
+__all__ = ["NativeServer", "serve"]
 
 
 class NativeServer:
@@ -136,24 +107,9 @@ def _error(text: str) -> CallToolResult:
     return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
 
 
-async def _serve(server_id: str, tools: dict[str, NativeTool]) -> None:
+async def serve(server_id: str, tools: dict[str, NativeTool]) -> None:
+    """Serve tools until stdin is closed."""
     native = NativeServer(tools)
     server: Server[Any] = Server(server_id, on_list_tools=native.list_tools, on_call_tool=native.call_tool)
     async with stdio_server() as (read_stream, write_stream):
         await server.run(read_stream, write_stream, server.create_initialization_options())
-
-
-def main() -> None:
-    """Serve until stdin is closed. Exits with 1 if the module cannot be served."""
-    server_id, module = sys.argv[1:]
-    try:
-        tools = load_tools(server_id, module)
-    except ValueError as error:
-        if error.__cause__ is not None:
-            traceback.print_exception(error.__cause__)
-        sys.exit(f"native: {error}")
-    anyio.run(_serve, server_id, tools)
-
-
-if __name__ == "__main__":
-    main()
