@@ -79,7 +79,9 @@ class ToolExecutor(BaseExecutor):
     def list_tools(self) -> ToolList:
         """The selected tools of all servers, as their sessions know them now; a sequence of `ToolDefinition`.
 
-        A server that does not answer within `timeout_s` is one of the list's `failed_servers`.
+        One round trip to Redis, and a worker is asked for each server whose list is not current there (docs/agents.md).
+        A server that does not answer within `timeout_s` is one of the list's `failed_servers`. Lists of one process
+        share their definitions: copy a schema before you change it.
 
         Raises:
             BrokerUnavailable: Redis could not be reached within `timeout_s`, or refuses this user all servers.

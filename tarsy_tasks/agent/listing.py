@@ -1,6 +1,6 @@
-"""Asking the workers for the tools of each server.
+"""Listing the tools of each server: from the catalogue where that is current, and otherwise by asking a worker.
 
-Owns the requests, and the last list of an executor. Its coroutine runs on the background loop.
+Owns the requests to workers, and the last list of an executor. Its coroutine runs on the background loop.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tarsy_tasks.agent.background import start_in_background
 from tarsy_tasks.agent.connection import AgentConnection, connection_of
+from tarsy_tasks.agent.current_lists import read_current_lists
 from tarsy_tasks.agent.redis_errors import connection_errors
 from tarsy_tasks.agent.reply_listener import Meta
 from tarsy_tasks.agent.results import read_listing
@@ -44,12 +45,16 @@ class ToolLister:
     last: ToolList | None = None
 
     async def list_tools(self) -> ToolList:
-        """Ask workers for the tools of each server. A server that did not answer is one of `failed_servers`. Raises
-        `BrokerUnavailable` if this user can ask for no server."""
+        """The tools of each server; workers are asked for those that `read_current_lists` leaves out. A server that did
+        not answer is one of `failed_servers`. Raises `BrokerUnavailable` if this user can ask for no server."""
         deadline = time.monotonic() + self.timeout_s
         self.selection.refresh()
         servers = self.selection.servers
-        listings = await asyncio.gather(*(self._ask(server, deadline) for server in servers), return_exceptions=True)
+        current = await read_current_lists(self.find_app(), servers, deadline, _NOT_LISTED) if servers else {}
+        asked = [server for server in servers if server not in current]
+        answers = await asyncio.gather(*(self._ask(server, deadline) for server in asked), return_exceptions=True)
+        by_server: dict[str, ToolListing | BaseException] = {**current, **dict(zip(asked, answers, strict=True))}
+        listings = [by_server[server] for server in servers]
         if listings and isinstance(listings[0], BrokerUnavailable) and all(map(_is_unsent, listings)):
             raise listings[0]
         tools: list[ToolDefinition] = []

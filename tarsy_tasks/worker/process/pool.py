@@ -33,7 +33,6 @@ from tarsy_tasks.celery_app import broker_urls
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.config.inheritance import Inheritance
 from tarsy_tasks.settings import load_settings
-from tarsy_tasks.telemetry.health_records import TakenConfiguration
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.execution import CallRunner
 from tarsy_tasks.worker.calls.interceptors import build_interceptors, has_approvals, has_cache
@@ -197,7 +196,7 @@ class TaskPool(ThreadsTaskPool):
             loop=self._loop,
             connections=connections,
             record_maskers=maskers,
-            taken=TakenConfiguration(app.generation.version),
+            taken=app.generation.taken(settings),
             clock=metrics.clock,
             metrics=metrics,
             audit=Audit(worker, maskers, settings, metrics.clock, metrics, [metrics], is_bound=binding.is_bound),

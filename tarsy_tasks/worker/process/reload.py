@@ -19,7 +19,6 @@ from tarsy_tasks.config import find_config_path
 from tarsy_tasks.config.watch import FileWatch
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.settings import load_settings
-from tarsy_tasks.telemetry.health_records import TakenConfiguration
 from tarsy_tasks.worker.calls.interceptors import build_interceptors, has_approvals, has_cache
 from tarsy_tasks.worker.maskers import build_common_masker, build_record_masker
 from tarsy_tasks.worker.process.generation import Generation, load_generation
@@ -132,14 +131,14 @@ class ConfigurationReload:
         before, unfinished, self._unfinished = self._generation, self._unfinished, generation
         what = self._pool.loop.submit(self._apply(before, generation, unfinished)).result(_APPLY_S)
         self._generation, self._unfinished = generation, None
-        self._pool.context.taken = TakenConfiguration(generation.version)
+        self._pool.context.taken = generation.taken(self._pool.context.settings)
         logger.info("configuration %s taken: %s", generation.version, what or "nothing is different for this worker")
         self._report()
 
     def _refuse(self, error: ConfigError) -> None:
         logger.error("the changed configuration was not taken, and the one before it stays in use: %s", error)
         text = self._pool.context.masker.mask(str(error))[:_SHOWN_CHARS]
-        self._pool.context.taken = TakenConfiguration(self._generation.version, text)
+        self._pool.context.taken = self._generation.taken(self._pool.context.settings, text)
         self._report()
 
     def _report(self) -> None:
