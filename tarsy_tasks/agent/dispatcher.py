@@ -20,6 +20,7 @@ from tarsy_tasks.agent.background import call_in_background, start_in_background
 from tarsy_tasks.agent.connection import AgentConnection, connection_of
 from tarsy_tasks.agent.event_stream import CallEvents
 from tarsy_tasks.agent.idempotency import Claim, claim, release_if_possible
+from tarsy_tasks.agent.isolated_run import IsolatedRun
 from tarsy_tasks.agent.large_results import ResultReader
 from tarsy_tasks.agent.redis_errors import connection_errors, is_refusal
 from tarsy_tasks.agent.reply_listener import Meta
@@ -34,7 +35,7 @@ from tarsy_tasks.broker.async_exchange import NotSentError
 from tarsy_tasks.broker.task_names import CALL_TOOL, REQUEST
 from tarsy_tasks.call_events import EventBatch
 from tarsy_tasks.errors import BrokerUnavailable, CallError
-from tarsy_tasks.methods import Method
+from tarsy_tasks.methods import CLOSE_SESSION, Method
 from tarsy_tasks.models import CallInfo, ToolCall, ToolResult
 from tarsy_tasks.outcomes import Outcome
 from tarsy_tasks.priorities import NORMAL, Priority
@@ -55,6 +56,7 @@ class CallDispatcher:
     Attributes:
         find_app: Gives the Celery application; called on first use, for it may have to be built.
         search_calls: Reads the calls of `search_tools` and `call_tool`.
+        isolated: The sessions of its run; None: it uses those that all share.
     """
 
     find_app: "Callable[[], Celery]"
@@ -64,9 +66,11 @@ class CallDispatcher:
     run_id: str | None
     search_calls: SearchCalls
     priority: Priority = NORMAL
+    isolated: IsolatedRun | None = None
 
     def __post_init__(self) -> None:
-        info = CallInfo(agent_id=self.agent_id, run_id=self.run_id, reads_results=True)
+        session = self.isolated.session if self.isolated is not None else None
+        info = CallInfo(agent_id=self.agent_id, run_id=self.run_id, reads_results=True, session=session)
         self._info = info.model_dump(exclude_none=True)
         self.reader = ResultReader(self.find_app, self.agent_id, self.timeout_s)
         self._unanswered = UnansweredCalls(self.find_app, self.selection, self.timeout_s, self.agent_id, self.run_id)
@@ -100,8 +104,14 @@ class CallDispatcher:
         call = ToolCall(name=f"{server}.{method}", arguments=arguments)
         deadline = time.monotonic() + self.timeout_s
         submitted = SubmittedCall(call, encode_arguments(call), deadline, self.priority, server, method, REQUEST)
+        submitted.sent = Future() if method == CLOSE_SESSION else None
         call_in_background(partial(self._send_all, [submitted]))
         return submitted
+
+    async def close_sessions(self) -> None:
+        """Have the isolated sessions of this executor closed, if it has any; see `IsolatedRun.close`."""
+        if self.isolated is not None:
+            await self.isolated.close(lambda server: self.request(server, CLOSE_SESSION, {}))
 
     def abandon(self, calls: Iterable[SubmittedCall]) -> None:
         """Cancel calls for which nobody waits any more; from any thread."""
@@ -230,6 +240,8 @@ class CallDispatcher:
         if call.events is not None and not call.is_shared and not connection.replies.refuses_events:
             info["events"] = True
             call.events.stop = connection.replies.listen(call.id, partial(self._hear_events, call))
+        if self.isolated is not None:
+            self.isolated.note(call)
         call.message = (call.server, call.tool, call.arguments, info)
         call.hear = partial(self._hear, call)
         connection.replies.expect(call.id, call.hear)

@@ -14,6 +14,7 @@ from tarsy_tasks.agent.advice import Adviser, Permission
 from tarsy_tasks.agent.background import run_in_background
 from tarsy_tasks.agent.dispatcher import CallDispatcher
 from tarsy_tasks.agent.event_stream import CallEvents, EventBuffer
+from tarsy_tasks.agent.isolated_run import SessionKind, build_isolated_run
 from tarsy_tasks.agent.large_results import PAGE_CHARS, READ_RESULT_TOOL, Part, check_request, read_part
 from tarsy_tasks.agent.listing import ToolLister
 from tarsy_tasks.agent.pending_call import PendingCall
@@ -59,6 +60,7 @@ class BaseExecutor:
         agent_id: str | None = None,
         run_id: str | None = None,
         priority: Priority = NORMAL,
+        session: SessionKind = "shared",
         offer_read_result: bool | None = None,
         app: "Celery | None" = None,
     ) -> None:
@@ -79,7 +81,8 @@ class BaseExecutor:
         self._offers_reading = offer_read_result
         self._adviser = Adviser(find_app, selection)
         searches = SearchCalls(self._lister, self._adviser)
-        self._dispatcher = CallDispatcher(find_app, selection, timeout_s, agent_id, run_id, searches, priority)
+        of_calls, isolated = (timeout_s, agent_id, run_id, searches, priority), build_isolated_run(session, run_id)
+        self._dispatcher = CallDispatcher(find_app, selection, *of_calls, isolated)
         self._events = ServerEventFeed(find_app, selection, timeout_s)
         self._statuses = ServerStatuses(find_app, selection, self._adviser, timeout_s)
 
@@ -111,7 +114,8 @@ class ToolExecutor(BaseExecutor):
         timeout_s: Seconds from submitting a call until it is answered. If Redis accepts connections but does not
             answer, it is answered up to 1 s later.
         agent_id: Who calls: for the audit, and because idempotency keys count only among calls of the same agent.
-        run_id: In which run, for the audit.
+        run_id: In which run, for the audit, and with `session="run"`.
+        session: `run`: its calls go to sessions that only executors with the same `run_id` share (docs/isolation.md).
         priority: Of calls that have none of their own: `interactive`, `normal` or `batch`. It counts among the calls of
             this agent to the same server (docs/limits.md).
         offer_read_result: Whether `list_tools` lists `tarsy.read_result`, by which a model reads on in a large result;
@@ -135,10 +139,11 @@ class ToolExecutor(BaseExecutor):
         self.close()
 
     def close(self) -> None:
-        """Forget the tools, and report no more events. Calls that were submitted go on; their connection belongs to the
-        process, not to one executor."""
+        """Forget the tools, report no more events, and end the sessions of its run. Calls that were submitted go on."""
         self._lister.last = None
         self._events.close()
+        if self._dispatcher.isolated is not None:
+            run_in_background(self._dispatcher.close_sessions()).result()
 
     def list_tools(self) -> ToolList:
         """The selected tools of all servers, as their sessions know them now; a sequence of `ToolDefinition`.

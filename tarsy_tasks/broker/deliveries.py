@@ -119,6 +119,7 @@ class Delivery:
         wait_s: If it is requeued, how long it is delayed before it is back in its queue.
         record: What the worker knows of it; None for what is not a call.
         large: What is to be kept with its answer; None if that is small.
+        pass_on: If it is requeued, moves it to the worker that has to run it instead; false: there is none any more.
         forget: Has the channel count it as waiting for its acknowledgement no longer; None if it has no channel.
     """
 
@@ -135,6 +136,7 @@ class Delivery:
     wait_s: float = 0.0
     record: AuditSource | None = None
     forget: Callable[[], None] | None = None
+    pass_on: Callable[[RedisExchange], bool] | None = None
     large: LargeWrite | None = None
     begun_before: tuple[Begun, ...] = ()
     signer: str = ""
@@ -303,6 +305,8 @@ class Deliveries:
         """Put a message back at the head of its list, or delay it by its `wait_s`; this delivery does not count."""
         if delivery.counted:
             self._give_back(delivery)
+        if delivery.pass_on is not None and delivery.pass_on(self.exchange):
+            return
         if delivery.wait_s <= 0 or not self.delay(delivery, wait_s=delivery.wait_s):
             steps.requeue.run(self.exchange, home=delivery.queue, tag=delivery.tag)
 

@@ -19,7 +19,7 @@ from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN
 from tarsy_tasks.config.texts import Command, EnvName, HeaderName, HeaderValue, HiddenTexts, Line, Model, Text, Url
 from tarsy_tasks.config.variables import is_broker_variable
 
-__all__ = ["TRANSPORTS", "Cache", "Config", "ErrorBudget", "Masking", "Retry", "ServerConfig", "Timeouts"]
+__all__ = ["TRANSPORTS", "Cache", "Config", "ErrorBudget", "Isolated", "Masking", "Retry", "ServerConfig", "Timeouts"]
 
 TRANSPORTS = {
     "stdio": "stdio",
@@ -173,6 +173,26 @@ class Masking(Model):
     )
 
 
+class Isolated(Model):
+    """The isolated sessions of a server: one for each run of an agent that asks for one."""
+
+    idle_s: float = Field(
+        default=300,
+        ge=1,
+        le=_DAY_S,
+        allow_inf_nan=False,
+        description="After so many seconds without a call the session of a run is closed.",
+    )
+    restart: bool = Field(
+        default=False,
+        description="Whether a session that was lost begins anew without a word; by default the next call of the run "
+        "fails with SESSION_LOST, once.",
+    )
+    max_per_worker: int = Field(
+        default=50, ge=1, description="How many of them one worker process has at once; further runs wait."
+    )
+
+
 class ServerConfig(Model):
     """One MCP server: a program to start (`command`), or a URL (`url`)."""
 
@@ -234,6 +254,7 @@ class ServerConfig(Model):
         default="shared",
         description="Whether calls share one session, or each has its own, for servers that keep state in a session.",
     )
+    isolated: Isolated = Field(default_factory=Isolated, description="How sessions of single runs are kept.")
     max_concurrency: int | None = Field(
         default=None,
         ge=1,
