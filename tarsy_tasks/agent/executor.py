@@ -81,8 +81,8 @@ class BaseExecutor:
         self._offers_reading = offer_read_result
         self._adviser = Adviser(find_app, selection)
         searches = SearchCalls(self._lister, self._adviser)
-        of_calls, isolated = (timeout_s, agent_id, run_id, searches, priority), build_isolated_run(session, run_id)
-        self._dispatcher = CallDispatcher(find_app, selection, *of_calls, isolated)
+        of_calls, isolated = (timeout_s, agent_id, run_id, searches), build_isolated_run(session, run_id)
+        self._dispatcher = CallDispatcher(find_app, selection, *of_calls, priority, isolated)
         self._events = ServerEventFeed(find_app, selection, timeout_s)
         self._statuses = ServerStatuses(find_app, selection, self._adviser, timeout_s)
 

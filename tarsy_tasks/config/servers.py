@@ -13,13 +13,15 @@ from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, field_val
 from pydantic_core import PydanticCustomError
 
 from tarsy_tasks.config.auth import ApiKeyAuth, Auth
+from tarsy_tasks.config.error_budget import ErrorBudget
+from tarsy_tasks.config.isolated import Isolated
 from tarsy_tasks.config.problems import describe_kind, quote, suggest
 from tarsy_tasks.config.sandbox import SandboxSetting
 from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN
 from tarsy_tasks.config.texts import Command, EnvName, HeaderName, HeaderValue, HiddenTexts, Line, Model, Text, Url
 from tarsy_tasks.config.variables import is_broker_variable
 
-__all__ = ["TRANSPORTS", "Cache", "Config", "ErrorBudget", "Isolated", "Masking", "Retry", "ServerConfig", "Timeouts"]
+__all__ = ["TRANSPORTS", "Cache", "Config", "ErrorBudget", "Masking", "Retry", "ServerConfig", "Timeouts"]
 
 TRANSPORTS = {
     "stdio": "stdio",
@@ -105,26 +107,6 @@ class Retry(Model):
         return self
 
 
-def _validate_rate(rate: float) -> float:
-    if 0 < rate < 1:
-        return rate
-    why = "no call may fail then, and the first one that does suspends it" if rate <= 0 else "it is never exceeded then"
-    raise ValueError(f"found {rate:g}, expected a number between 0 and 1, such as 0.5; {why}")
-
-
-class ErrorBudget(Model):
-    """How many calls of a server may fail before all workers suspend it for a while. Only calls fail that got no answer
-    in time, and those whose connection failed."""
-
-    max_failure_rate: Annotated[float, AfterValidator(_validate_rate)] = Field(
-        allow_inf_nan=False, description="The share of its calls that may fail, between 0 and 1."
-    )
-    window_s: float = Field(
-        default=60, ge=10, le=3600, allow_inf_nan=False, description="The calls of so many seconds count."
-    )
-    min_calls: int = Field(default=20, ge=2, description="With fewer calls in the window it is not suspended.")
-
-
 class Cache(Model):
     """Which answers of a server's tools are kept for a while, for all workers. Errors are never kept."""
 
@@ -170,26 +152,6 @@ class Masking(Model):
         default_factory=list,
         description="More patterns, in RE2 syntax; the first group of a pattern is masked, or the whole match if it "
         "has no group.",
-    )
-
-
-class Isolated(Model):
-    """The isolated sessions of a server: one for each run of an agent that asks for one."""
-
-    idle_s: float = Field(
-        default=300,
-        ge=1,
-        le=_DAY_S,
-        allow_inf_nan=False,
-        description="After so many seconds without a call the session of a run is closed.",
-    )
-    restart: bool = Field(
-        default=False,
-        description="Whether a session that was lost begins anew without a word; by default the next call of the run "
-        "fails with SESSION_LOST, once.",
-    )
-    max_per_worker: int = Field(
-        default=50, ge=1, description="How many of them one worker process has at once; further runs wait."
     )
 
 
