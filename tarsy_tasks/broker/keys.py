@@ -47,6 +47,10 @@ LEASES = "tarsy:leases"
 """Sorted set of the leases, queue and tag with a line break between, by when they were renewed."""
 DELAYED = "tarsy:delayed"
 """Sorted set of the messages whose time has not come, queue and tag with a line break between, by when they are due."""
+PARKED = "tarsy:parked"
+"""Sorted set of the parked calls, queue and tag with a line break between, by when they are woken in any case."""
+PARKED_STATE = "PARKED"
+"""The state of their tasks, which is no state of Celery's own."""
 SWEEPS = "tarsy:sweeps"
 """Hash: when the last sweep was, and until when sweeps restore nothing."""
 DEAD_LETTERS = "tarsy:poisoned"
@@ -90,8 +94,8 @@ def call_queue(server: str, agent: str | None) -> str:
 
 
 def affinity_queue(queue: str, instance: str) -> str:
-    """The queue of one worker for calls of isolated sessions that it holds, of those who use this queue. Both names
-    before have no colon."""
+    """The queue of one worker for calls of isolated sessions that it holds, of those who use this queue. None of the
+    names may have a colon."""
     return f"{queue}{WORKER_MARK}{instance}"
 
 
@@ -219,6 +223,8 @@ server_log_key = _prefixed("tarsy:server-log:")
 """Stream with a TTL of the latest lines that a server wrote to stderr, a JSON object in the field `line` of each."""
 call_marker = _prefixed("tarsy:call:")
 """Hash of one call: its delivery count, state and owner. It has a TTL; workers write it."""
+parked_key = _prefixed("tarsy:parked:")
+"""The record of a parked call: why it waits, and what was decided. It has a TTL; workers and operators write it."""
 withdrawn_key = _prefixed("tarsy:withdrawn:")
 """Exists when a call is withdrawn. It has a TTL; agents write it."""
 cancelled_key = _prefixed("tarsy:cancelled:")

@@ -165,7 +165,8 @@ def _release(*, session: Key, holder: str, why: str) -> None: ...
 def _forward(*, session: Key, target_waiting: Key, tag: str, home: str, holder: str, target: str) -> int: ...
 
 
-# Agents list queues, too, under any names: only the lists that exist are moved.
+# Agents list queues, too, under any names. One that may call every server can also fill lists whose names end with its
+# own; so nothing with another mark behind the first one is moved, or it could get into the queue of another agent.
 @script(
     NOW,
     ENTRIES,
@@ -199,7 +200,7 @@ def _forward(*, session: Key, target_waiting: Key, tag: str, home: str, holder: 
         end
     end
     for _, queue in ipairs(redis.call('ZRANGE', queues, 0, most_queues - 1)) do
-        local home, instance = string.match(queue, '^([^\n]-)' .. worker_mark .. '([^\n]+)$')
+        local home, instance = string.match(queue, '^([^\n]-)' .. worker_mark .. '([^\n:]+)$')
         if home and (instance == leaving or not is_alive(instance, lease_s)) then move(queue, home) end
     end
     return moved

@@ -1,4 +1,4 @@
-"""The part of a server's configuration that is about its error budget."""
+"""`error_budget` of a server: how many of its calls may fail. What counts them is `broker.error_budget`."""
 
 from typing import Annotated
 

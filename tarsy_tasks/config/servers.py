@@ -4,7 +4,6 @@ Owns the models, their rules and defaults. Loading them is in `loading`; texts k
 resolves them (`variables`).
 """
 
-import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
@@ -12,30 +11,20 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from tarsy_tasks.config.approval import Approval, ApprovalSetting
 from tarsy_tasks.config.auth import ApiKeyAuth, Auth
 from tarsy_tasks.config.error_budget import ErrorBudget
 from tarsy_tasks.config.isolated import Isolated
 from tarsy_tasks.config.problems import describe_kind, quote, suggest
 from tarsy_tasks.config.sandbox import SandboxSetting
 from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN
+from tarsy_tasks.config.summarization import Summarization
 from tarsy_tasks.config.texts import Command, EnvName, HeaderName, HeaderValue, HiddenTexts, Line, Model, Text, Url
+from tarsy_tasks.config.transports import TRANSPORTS, read_transport, transport_of_url
 from tarsy_tasks.config.variables import is_broker_variable
 
-__all__ = ["TRANSPORTS", "Cache", "Config", "ErrorBudget", "Masking", "Retry", "ServerConfig", "Timeouts"]
+__all__ = ["Cache", "Config", "Masking", "Retry", "ServerConfig", "Timeouts"]
 
-TRANSPORTS = {
-    "stdio": "stdio",
-    "http": "http",
-    "streamable-http": "http",
-    "streamable_http": "http",
-    "streamableHttp": "http",
-    "streamable": "http",
-    "sse": "sse",
-    "local": "stdio",
-    "remote": "",
-}
-"""Spelling → transport; empty: it follows from the URL. Case, `-` and `_` do not count."""
-_FOLDED = {spelling.replace("-", "").replace("_", "").lower(): name for spelling, name in TRANSPORTS.items()}
 _STDIO_KEYS = ("args", "env", "variables_file", "cwd", "inherit_env", "sandbox")
 _HTTP_KEYS = ("headers", "auth", "verify_ssl", "ca_file")
 
@@ -251,10 +240,18 @@ class ServerConfig(Model):
         description="Instead of `result_limit`: by the name of a tool, or else by the first glob (`get_*`) that "
         "matches.",
     )
+    summarization: Summarization | None = Field(
+        default=None, description="Which of its results agents have summarized, if they have a `summarizer`."
+    )
     pin: Literal["warn", "block"] = Field(
         default="warn",
         description="What happens to a tool whose definition changed since its approval. warn: the log and `tools "
         "diff` show it; block: its calls are also rejected until `tools approve`.",
+    )
+    approval: ApprovalSetting = Field(
+        default_factory=Approval,
+        description="Which calls a person has to approve before they are sent: `always`, `destructive`, `never`, or a "
+        "mapping.",
     )
     masking: Masking = Field(
         default_factory=Masking, description="What is masked in results, errors and output of the server."
@@ -274,8 +271,8 @@ class ServerConfig(Model):
     @model_validator(mode="before")
     @classmethod
     def _infer_transport(cls, data: JsonValue) -> JsonValue:
-        if isinstance(data, dict) and _fold(data.get("transport", "remote")) == "":
-            return {**data, "transport": _follow(data.get("url"))}
+        if isinstance(data, dict) and read_transport(data.get("transport", "remote")) == "":
+            return {**data, "transport": transport_of_url(data.get("url"))}
         return data
 
     @field_validator("inherit_env", mode="before")
@@ -309,26 +306,12 @@ class ServerConfig(Model):
     def _validate_transport(cls, value: object, info: ValidationInfo) -> str:
         if not isinstance(value, str):
             raise ValueError(f"found {describe_kind(value)}, expected `stdio`, `http` or `sse`")
-        transport = _fold(value)
+        transport = read_transport(value)
         if transport is None:
             raise ValueError(f"{quote(value[:40])} is not a transport; {suggest(value, TRANSPORTS)}")
         if "command" in info.data and "url" in info.data:  # else one of them is invalid, which is reported already
             _validate_kind(transport, info.data)
         return transport
-
-
-def _fold(spelling: JsonValue) -> str | None:
-    """The transport that is meant; None if there is none of that name."""
-    return _FOLDED.get(re.sub("[-_ ]", "", spelling).lower()) if isinstance(spelling, str) else None
-
-
-def _follow(url: JsonValue) -> str:
-    """The transport, as far as the URL says: for SSE, servers by convention have an address of its own."""
-    if url is None:
-        return "stdio"
-    path = re.split(r"[?#]", url, maxsplit=1)[0] if isinstance(url, str) else ""
-    # A reference may end with it, as its default.
-    return "sse" if path.rstrip("/}").lower().endswith("/sse") else "http"
 
 
 def _validate_kind(transport: str, given: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from tarsy_tasks.config import Config
 from tarsy_tasks.interceptors import Interceptor
 from tarsy_tasks.worker.calls.admission import Deadline, OwnQueue, PinnedDefinition
+from tarsy_tasks.worker.calls.call_approval import ApprovedArguments, CallApproval
 from tarsy_tasks.worker.calls.chain import Interceptors
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.guard import BeginMarker, Redelivery
@@ -21,17 +22,24 @@ def has_cache(config: Config) -> bool:
     return any(server.cache is not None for server in config.enabled_servers.values())
 
 
+def has_approvals(config: Config) -> bool:
+    """Whether calls of any server can need an approval; if not, approval is no part of a call."""
+    return any(server.approval.asks for server in config.enabled_servers.values())
+
+
 def build_interceptors(
     context: WorkerContext,
     users: Iterable[Interceptor],
     *,
     is_cached: bool,
+    has_approvals: bool,
     isolation: IsolatedSessions | None = None,
 ) -> Interceptors:
     """The package's own and those of the users, each stage in this order.
 
     Args:
         is_cached: Answers are kept. Those of an isolated session depend on what happened in it: they never are.
+        has_approvals: Calls may need one.
         isolation: For calls of isolated sessions; None: for all others, which it costs nothing.
     """
     policy = context.policy
@@ -47,6 +55,7 @@ def build_interceptors(
             # call: with the tool's definition and its arguments
             PinnedDefinition(context),
             *([PermittedArguments(policy)] if policy is not None and policy.has_argument_rules else ()),
+            *([CallApproval(context)] if has_approvals else ()),  # after what refuses calls: nobody is asked in vain
         ],
         users,
         [
@@ -54,6 +63,7 @@ def build_interceptors(
             *([ResultCache(context)] if is_cached and isolation is None else ()),
             *([OpenedSession(isolation)] if isolation is not None else ()),
             # attempt: right before the call is sent
+            *([ApprovedArguments()] if has_approvals else ()),
             BeginMarker(context),  # in one step with the limits of the policy, which Redis counts
         ],
     )

@@ -201,7 +201,8 @@ class IsolatedSessions:
         home = keys.call_queue(call.server, keys.agent_of_queue(call.queue) or None)
         queue = keys.affinity_queue(home, self._context.instance)
         if queue not in self._queues:
-            if not self._consume(queue):
+            # With a colon in the name of the worker, nothing could be taken back from the queue.
+            if ":" in self._context.instance or not self._consume(queue):
                 return False
             self._queues.add(queue)
         return True

@@ -99,3 +99,12 @@ def test_a_call_goes_to_its_worker_and_back_if_that_is_lost(table: Deliveries, c
     assert client.zscore(keys.waiting_key(HOME), "t2")
     assert not client.exists(keys.waiting_key(target), keys.with_priority(target, 3))
     assert take_back(table.exchange, LEASE_S) == []
+
+
+def test_a_name_that_ends_with_another_agent_brings_nothing(table: Deliveries, client: redis.Redis) -> None:
+    # What `dev` may write that may call every server.
+    forged = f"{keys.affinity_queue(HOME, 'gone')}:a:dev"
+    table.publish(forged, "t1", "{}")
+    assert take_back(table.exchange, LEASE_S) == []
+    assert client.llen(forged) == 1
+    assert not client.exists(HOME)
