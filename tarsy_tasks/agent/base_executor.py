@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from tarsy_tasks.agent.advice import Adviser
 from tarsy_tasks.agent.dispatcher import CallDispatcher
+from tarsy_tasks.agent.isolated_run import SessionKind, build_isolated_run
 from tarsy_tasks.agent.large_results import READ_RESULT_TOOL
 from tarsy_tasks.agent.listing import ToolLister
 from tarsy_tasks.agent.resources import Readable, build_read
@@ -48,6 +49,7 @@ class BaseExecutor:
         agent_id: str | None = None,
         run_id: str | None = None,
         priority: Priority = NORMAL,
+        session: SessionKind = "shared",
         offer_read_result: bool | None = None,
         park: bool = False,
         label_servers: bool = False,
@@ -71,7 +73,8 @@ class BaseExecutor:
         self._offers_reading = offer_read_result
         self._adviser = Adviser(find_app, selection)
         searches = SearchCalls(self._lister, self._adviser)
-        calls = CallDispatcher(find_app, selection, timeout_s, agent_id, run_id, searches, priority, park)
+        isolated = build_isolated_run(session, run_id)
+        calls = CallDispatcher(find_app, selection, timeout_s, agent_id, run_id, searches, priority, park, isolated)
         if summarizer is not None:
             made = Summarizer.of(summarizer)
             settings = SummarySettings(made, look_at_servers(app))

@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 from tarsy_tasks.config.approval import Approval, ApprovalSetting
 from tarsy_tasks.config.auth import ApiKeyAuth, Auth
 from tarsy_tasks.config.error_budget import ErrorBudget
+from tarsy_tasks.config.isolated import Isolated
 from tarsy_tasks.config.problems import describe_kind, quote, suggest
 from tarsy_tasks.config.sandbox import SandboxSetting
 from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN
@@ -218,6 +219,7 @@ class ServerConfig(Model):
         default="shared",
         description="Whether calls share one session, or each has its own, for servers that keep state in a session.",
     )
+    isolated: Isolated = Field(default_factory=Isolated, description="How sessions of single runs are kept.")
     max_concurrency: int | None = Field(
         default=None,
         ge=1,
