@@ -35,7 +35,7 @@ _RELEASE = "if redis.call('GET', flight) == owner then redis.call('DEL', flight)
     local generation = kept[2] or ''
     if is_asking then return {generation} end
     if kept[1] then
-        local head, text = string.match(kept[1], '^([%d.]+)\n(.*)$')
+        local head, text = string.match(kept[1], '^([%d.]+)\\n(.*)$')
         local ends = tonumber(head)
         -- An answer that would be kept for too long is one of a clock that was wrong.
         if ends and now < ends and ends <= now + ttl_s + 1 then
@@ -68,7 +68,7 @@ def find_or_lead(
     f"{_RELEASE} local most_bytes = {_MOST_BYTES}",
     """
     if (redis.call('HGET', place, 'generation') or '') ~= generation then return 0 end
-    local value = string.format('%.6f\n', now + ttl_s) .. text
+    local value = string.format('%.6f\\n', now + ttl_s) .. text
     local before = redis.call('HGET', place, field)
     if redis.call('HINCRBY', place, 'bytes', #value - (before and #before or 0)) > most_bytes then
         redis.call('DEL', place)

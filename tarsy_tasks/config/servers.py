@@ -87,8 +87,6 @@ class Retry(Model):
         return self
 
 
-
-
 def _validate_group(name: str) -> str:
     from tarsy_tasks.masking.rules.groups import ALWAYS, GROUPS, OPTIONAL
 

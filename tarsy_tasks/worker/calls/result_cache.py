@@ -23,8 +23,8 @@ from tarsy_tasks.models import ToolDefinition, ToolResult
 from tarsy_tasks.outcomes import Outcome
 from tarsy_tasks.telemetry.audit import build_canonical
 from tarsy_tasks.telemetry.outage_log import OutageLog
-from tarsy_tasks.worker.calls.content import TEXT_LIMIT
 from tarsy_tasks.worker.calls.cache_places import RESOURCES, TOOLS, Kind, field_of, place_of
+from tarsy_tasks.worker.calls.content import TEXT_LIMIT
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.failures import facts_of
 from tarsy_tasks.worker.calls.running_call import RunningCall
