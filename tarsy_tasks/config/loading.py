@@ -15,13 +15,14 @@ from tarsy_tasks.config.auth import AUTH_MODELS
 from tarsy_tasks.config.entries import ServerEntry
 from tarsy_tasks.config.file import ConfigFile, read_config_file
 from tarsy_tasks.config.key_rules import AUTH_FILE_KEYS
+from tarsy_tasks.config.masking import Masking
 from tarsy_tasks.config.own_keys import OWN_KEYS
 from tarsy_tasks.config.problems import KeyPath, Problem, describe_validation, format_path, quote
 from tarsy_tasks.config.roots import FoundServers, find_servers, read_interceptors
 from tarsy_tasks.config.sandbox import Sandbox
 from tarsy_tasks.config.secret_places import find_exposed, find_written
 from tarsy_tasks.config.server_ids import build_server_id
-from tarsy_tasks.config.servers import Cache, Config, ErrorBudget, Masking, Retry, ServerConfig, Timeouts
+from tarsy_tasks.config.servers import Cache, Config, ErrorBudget, Retry, ServerConfig, Timeouts
 from tarsy_tasks.errors import ConfigError
 
 __all__ = [

@@ -12,14 +12,21 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from tarsy_tasks.config.agent_credentials import (
+    OTHER_FIELDS,
+    AgentCredentials,
+    find_agent_variables,
+    refuse_agent_references,
+)
 from tarsy_tasks.config.auth import ApiKeyAuth, Auth
+from tarsy_tasks.config.masking import Masking
 from tarsy_tasks.config.problems import describe_kind, quote, suggest
 from tarsy_tasks.config.sandbox import SandboxSetting
 from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN
 from tarsy_tasks.config.texts import Command, EnvName, HeaderName, HeaderValue, HiddenTexts, Line, Model, Text, Url
-from tarsy_tasks.config.variables import is_broker_variable
+from tarsy_tasks.config.variables import RESOLVED, is_broker_variable
 
-__all__ = ["TRANSPORTS", "Cache", "Config", "ErrorBudget", "Masking", "Retry", "ServerConfig", "Timeouts"]
+__all__ = ["TRANSPORTS", "Cache", "Config", "ErrorBudget", "Retry", "ServerConfig", "Timeouts"]
 
 TRANSPORTS = {
     "stdio": "stdio",
@@ -139,40 +146,6 @@ class Cache(Model):
         return _find_by_name(tool, self.tools)
 
 
-def _validate_group(name: str) -> str:
-    from tarsy_tasks.masking.rules.groups import ALWAYS, GROUPS, OPTIONAL
-
-    known = {*GROUPS, *ALWAYS, *OPTIONAL}
-    if name not in known:
-        raise ValueError(f"no masking group or pattern has this name; {suggest(name, known)}")
-    return name
-
-
-def _validate_pattern(pattern: str) -> str:
-    from tarsy_tasks.masking.custom import compile_pattern
-
-    compile_pattern(pattern)
-    return pattern
-
-
-class Masking(Model):
-    """How a server's results, errors and output are masked. `groups` and `patterns` only add to what is always
-    masked."""
-
-    enabled: bool = Field(
-        default=True,
-        description="Whether anything is masked; the secrets of the workers' configuration are masked in any case.",
-    )
-    groups: list[Annotated[str, AfterValidator(_validate_group)]] = Field(
-        default=["basic"], description="Groups of patterns, or single patterns, in addition to what is always masked."
-    )
-    patterns: list[Annotated[str, Field(min_length=1), AfterValidator(_validate_pattern)]] = Field(
-        default_factory=list,
-        description="More patterns, in RE2 syntax; the first group of a pattern is masked, or the whole match if it "
-        "has no group.",
-    )
-
-
 class ServerConfig(Model):
     """One MCP server: a program to start (`command`), or a URL (`url`)."""
 
@@ -209,7 +182,12 @@ class ServerConfig(Model):
         default=None,
         description="http, sse: a PEM file of the certificate authorities to trust.",
     )
-    # After the fields that its validator reads.
+    # Both after the fields that their validators read.
+    agent_credentials: AgentCredentials = Field(
+        default_factory=AgentCredentials,
+        description="How it is used with the credentials of agents, if `env`, `headers` or `auth` refer to "
+        "`${agent:NAME}`.",
+    )
     transport: Literal["stdio", "http", "sse"] = Field(
         default="stdio",
         description="stdio is the default with `command`, http (Streamable HTTP) with `url`, and sse (older servers) "
@@ -308,6 +286,26 @@ class ServerConfig(Model):
                     f"{quote(each)} belongs to the worker and is not inherited; set it in `env` if the server needs it"
                 )
         return value  # pyright: ignore[reportUnknownVariableType]
+
+    @field_validator(*OTHER_FIELDS)
+    @classmethod
+    def _validate_no_agent(cls, value: Any, info: ValidationInfo) -> Any:
+        if info.context is not RESOLVED:
+            refuse_agent_references(value)
+        return value
+
+    @field_validator("agent_credentials")
+    @classmethod
+    def _validate_agent_credentials(cls, value: AgentCredentials, info: ValidationInfo) -> AgentCredentials:
+        is_read = {"env", "headers", "auth"} <= info.data.keys()  # else one of them is wrong, which is reported already
+        if is_read and info.context is not RESOLVED and not find_agent_variables(info.data):
+            raise ValueError("no text in `env`, `headers` or `auth` refers to `${agent:NAME}`; add one, or remove this")
+        return value
+
+    @property
+    def agent_variables(self) -> frozenset[str]:
+        """The names of the credentials of agents that it refers to."""
+        return find_agent_variables(dict(self))
 
     @property
     def stops_after_s(self) -> float | None:

@@ -113,6 +113,12 @@ class ConnectionErrors:
         advice = f" `celery -A tarsy_tasks control mcp_reconnect {self._server.name}` connects it again."
         return self._error(ErrorCode.SERVER_UNAVAILABLE, found, _TRY_LATER, advice)
 
+    def per_agent(self) -> NoSessionError:
+        """Only agents have sessions with the server, each with its own credential."""
+        found = f"{self._who} is called with the credential of each agent, so the worker itself has no session with it."
+        advice = " For one, set `agent_credentials.service`, and give the workers a credential."
+        return self._error(ErrorCode.NO_CREDENTIAL, found, "The tool did not run.", advice)
+
     def suspended(self, how: str) -> NoSessionError:
         """The server costs the worker too much, or fails too many calls; `how` is `Suspension.text`."""
         found = f"{self._who} is {how}."
