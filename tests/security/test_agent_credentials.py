@@ -1,6 +1,7 @@
 """Servers that each agent uses with a credential of its own: what each of them reaches, and never what another's does.
 
-Whose call it is, the queue says that only its Redis user may write into; the server counts whom it saw in whose session.
+The queue says whose call it is, for only its Redis user may write into it. The server
+counts whom it saw in whose session.
 """
 
 import json
@@ -15,17 +16,17 @@ import pytest
 import redis
 
 from tarsy_tasks import ErrorCode, Outcome, ToolExecutor, ToolResult
-from tarsy_tasks.broker import keys
+from tarsy_tasks.broker import keys, task_names
 from tarsy_tasks.broker.acl import AgentUser
+from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.config import load_config
 from tarsy_tasks.doctor.secret_files import check_secret_files
-from tarsy_tasks.health import check_health
+from tarsy_tasks.health import statuses
 from tarsy_tasks.settings import Settings
 from tests.cli.commands import run_command
 from tests.plants import know
 from tests.processes import Worker, environment_of, wait_until
 from tests.redis_users import url_of
-from tests.security.everything import inspect_worker
 from tests.security.fleet import agents_apps
 from tests.servers import keyed as keyed_server
 from tests.servers.keyed import Keyed, keyed
@@ -102,7 +103,7 @@ def workers(
                     tmp_path_factory.mktemp("worker"),
                     servers,
                     url_of(valkey.port),
-                    environment={"TARSY_AGENT_SECRETS": str(secrets)},
+                    environment={"TARSY_AGENT_SECRETS": str(secrets), "TARSY_STARTUP": "strict"},
                     settings='broker_transport_options = {"visibility_timeout": 2}\n',
                     name=f"w{n}",
                 )
@@ -122,9 +123,16 @@ def agents(workers: list[Worker], valkey: Valkey) -> Iterator[dict[str, ToolExec
     assert workers
     with agents_apps(valkey, (*AGENTS, NAMELESS)) as apps, ExitStack() as stack:
         yield {
-            name: stack.enter_context(ToolExecutor(SERVERS, timeout_s=TIMEOUT_S, app=app))
-            for name, app in apps.items()
+            name: stack.enter_context(ToolExecutor(SERVERS, timeout_s=TIMEOUT_S, app=app)) for name, app in apps.items()
         }
+
+
+def sessions(valkey: Valkey, server: str) -> list[dict[str, Any]]:
+    """What each worker says of a server."""
+    url = url_of(valkey.port, "operator")
+    with closing(build_app({"broker_url": url, "result_backend": url})) as app:
+        replies = app.control.broadcast("mcp_sessions", reply=True, limit=2, timeout=10)
+    return [answer[server] for reply in replies for answer in reply.values()]
 
 
 def who(tools: ToolExecutor, name: str = "web") -> str:
@@ -165,33 +173,34 @@ def test_a_credential_is_masked_in_results(agents: dict[str, ToolExecutor]) -> N
         assert agents[AGENTS[0]].execute(f"{name}.reveal").content == "the token is __MASKED__"
 
 
-def test_the_status_says_what_health_means(agents: dict[str, ToolExecutor], workers: list[Worker]) -> None:
+def test_the_status_says_what_health_means(
+    agents: dict[str, ToolExecutor], workers: list[Worker], valkey: Valkey
+) -> None:
     assert who(agents[AGENTS[0]]) == AGENTS[0]
 
+    url = url_of(valkey.port, "beat")
+    with closing(build_app({"broker_url": url, "result_backend": url})) as beat:
+        for server in ("web", "checked"):
+            beat.send_task(task_names.CHECK_SERVER, [server], ignore_result=True)
+
     def has_reported() -> Any:
-        found = check_health(["web", "checked"])
+        found = statuses(["web", "checked"])
         return found if all(each.healthy and len(each.workers) == len(workers) for each in found.values()) else None
 
-    found = wait_until(has_reported, "both are healthy", TIMEOUT_S)
+    found = wait_until(has_reported, "both are healthy")
     assert {record.state for record in found["web"].workers.values()} == {"per_agent"}
     assert {record.state for record in found["checked"].workers.values()} == {"connected"}
-    shown = run_command("health").stdout
-    assert "healthy (per agent)" in shown
-    sessions = inspect_worker("mcp_sessions")
-    assert {each["web"]["state"] for each in sessions.values()} == {"per_agent"}
-    assert sum(each["web"]["agents"] for each in sessions.values())
+    assert "healthy (per agent)" in run_command("health", environment=workers[0].environment_of("operator")).stdout
+    assert {each["state"] for each in sessions(valkey, "web")} == {"per_agent"}
+    assert sum(each["agents"] for each in sessions(valkey, "web"))
 
 
-def test_sessions_are_bounded_and_idle_ones_closed(agents: dict[str, ToolExecutor], workers: list[Worker]) -> None:
+def test_sessions_are_bounded_and_idle_ones_closed(agents: dict[str, ToolExecutor], valkey: Valkey) -> None:
     for agent in AGENTS[: 3 * POOL]:
         assert who(agents[agent], "narrow") == agent
         assert who(agents[agent], "process") == agent
-
-    def pools() -> list[int]:
-        return [each["narrow"]["agents"] for each in inspect_worker("mcp_sessions").values()]
-
-    assert max(pools()) <= POOL
-    wait_until(lambda: not any(each["process"]["agents"] for each in inspect_worker("mcp_sessions").values()), "closed")
+    assert all(each["agents"] <= POOL for each in sessions(valkey, "narrow"))
+    wait_until(lambda: not any(each["agents"] for each in sessions(valkey, "process")), "they are closed")
 
 
 def test_a_changed_credential_is_noticed(agents: dict[str, ToolExecutor], server: Keyed, secrets: Path) -> None:
@@ -210,8 +219,7 @@ def test_a_changed_credential_is_noticed(agents: dict[str, ToolExecutor], server
     give(secrets, agent, again)
     assert who(tools) == agent
     (secrets / agent / "TOKEN").unlink()
-    result: ToolResult = wait_until(lambda: denied(tools), "it is gone")
-    assert result.error_code is ErrorCode.NO_CREDENTIAL
+    wait_until(lambda: tools.execute("web.whoami").error_code is ErrorCode.NO_CREDENTIAL, "it is gone")
     give(secrets, agent, again)
     wait_until(lambda: tools.execute("web.whoami").outcome is Outcome.OK, "it is back")
 
@@ -247,10 +255,10 @@ def test_what_others_can_change_is_not_used(
 def test_nothing_is_crossed_when_a_worker_is_killed(
     agents: dict[str, ToolExecutor], server: Keyed, workers: list[Worker], valkey: Valkey
 ) -> None:
-    names = [name for _ in range(CALLS) for name in ("web", "narrow")][:CALLS]
+    names = ["narrow", *["web"] * (CALLS - 1)]
     calls = [(agent, agents[agent].submit(f"{name}.whoami")) for name in names for agent in AGENTS]
     assert calls[len(calls) // 4][1].result().outcome is Outcome.OK
-    workers[1].kill()
+    workers[1].process.kill()
     seen = [(agent, call.result()) for agent, call in calls]
     assert Counter(str(result.error_code or result.outcome) for _, result in seen) == {"ok": len(AGENTS) * CALLS}
     assert [(agent, result.content) for agent, result in seen if result.content.split()[0] != agent] == []

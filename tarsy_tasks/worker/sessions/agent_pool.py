@@ -15,7 +15,8 @@ from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.errors import CallError, ConfigError
@@ -82,7 +83,8 @@ class AgentPool(Generic[C]):
         self._connect = connect
         self._admit = admit
         self._lent: dict[str, _Lent[C]] = {}
-        self._reading: dict[str, asyncio.Task[_Lent[C]]] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """One call of an agent looks at its credentials at a time."""
         self._closing: set[asyncio.Task[None]] = set()
         self._freed = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -109,9 +111,14 @@ class AgentPool(Generic[C]):
         self._admit()
         if agent == ANONYMOUS:
             raise self._not_known()
-        while not (lent := await self._find(agent)).is_current:
-            """It lost its place to another agent before this call could take it."""
-        lent.users += 1
+        lent = self._lent.get(agent)
+        if lent is not None and self._is_fresh(lent):
+            lent.users += 1
+        else:
+            lock = self._locks.setdefault(agent, asyncio.Lock())
+            async with lock:
+                lent = await self._find(agent)
+                lent.users += 1  # before another agent can take its place
         try:
             yield lent.connection
         finally:
@@ -130,31 +137,22 @@ class AgentPool(Generic[C]):
         """Close all of them; the server is to be closed already, so that there are no new ones."""
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._reading.values():
-            task.cancel()
         for lent in self._lent.values():
             lent.users, lent.is_current = 0, False
             self._close_if_unused(lent)
         self._lent.clear()
-        if tasks := {*self._reading.values(), *self._closing}:
-            await asyncio.wait(tasks)
+        self._freed.set()
+        if self._closing:
+            await asyncio.wait({*self._closing})
+
+    def _is_fresh(self, lent: _Lent[C]) -> bool:
+        return time.monotonic() - lent.read_at < self._source.max_age_s
 
     async def _find(self, agent: str) -> _Lent[C]:
+        """What the agent has, by what its credentials are now."""
         lent = self._lent.get(agent)
-        if lent is not None and time.monotonic() - lent.read_at < self._source.max_age_s:
-            return lent
-        if (task := self._reading.get(agent)) is None:
-            task = self._reading[agent] = asyncio.create_task(self._read(agent))
-            task.add_done_callback(partial(self._has_read, agent))
-        # A call that ends must not take it from the others that wait for it.
-        return await asyncio.shield(task)
-
-    def _has_read(self, agent: str, task: "asyncio.Task[Any]") -> None:
-        self._reading.pop(agent, None)
-        if not task.cancelled():
-            task.exception()  # the calls that waited for it may all have ended
-
-    async def _read(self, agent: str) -> _Lent[C]:
+        if lent is not None and self._is_fresh(lent):
+            return lent  # another call has looked meanwhile
         read = partial(self._source.read, agent, self._names)
         try:
             credentials = await read()
