@@ -34,6 +34,19 @@ class AgentCredentials(Model):
         "and the shared list of tools.",
     )
 
+    def require_sense(self, given: Mapping[str, Any]) -> None:
+        """Raise a `ValueError` if this does not fit the other values of its server, by field."""
+        if not {*_FIELDS, "pin"} <= given.keys():
+            return  # one of them is wrong, which is reported already
+        is_used = bool(find_agent_variables(given))
+        if not is_used and self != AgentCredentials():
+            raise ValueError("no text in `env`, `headers` or `auth` refers to `${agent:NAME}`; add one, or remove this")
+        if is_used and given["pin"] == "block" and not self.service:
+            raise ValueError(
+                "with `pin: block`, tools are pinned by the list that the workers get with a credential of their own; "
+                'add `"service": true`'
+            )
+
 
 def find_agent_variables(given: Mapping[str, Any]) -> frozenset[str]:
     """The names of the credentials of agents that a server refers to; `given` are its values by field."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
+from tarsy_tasks.config.agent_credentials import AgentCredentials
 from tarsy_tasks.config.auth import AUTH_MODELS
 from tarsy_tasks.config.entries import ServerEntry
 from tarsy_tasks.config.file import ConfigFile, read_config_file
@@ -171,6 +172,8 @@ def _known_keys(loc: KeyPath) -> Iterable[str]:
             return [*Retry.model_fields]
         case ("error_budget",):
             return [*ErrorBudget.model_fields]
+        case ("agent_credentials",):
+            return [*AgentCredentials.model_fields]
         case ("cache",):
             return [*Cache.model_fields]
         case ("masking",):

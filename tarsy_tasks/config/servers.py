@@ -182,12 +182,7 @@ class ServerConfig(Model):
         default=None,
         description="http, sse: a PEM file of the certificate authorities to trust.",
     )
-    # Both after the fields that their validators read.
-    agent_credentials: AgentCredentials = Field(
-        default_factory=AgentCredentials,
-        description="How it is used with the credentials of agents, if `env`, `headers` or `auth` refer to "
-        "`${agent:NAME}`.",
-    )
+    # After the fields that its validator reads.
     transport: Literal["stdio", "http", "sse"] = Field(
         default="stdio",
         description="stdio is the default with `command`, http (Streamable HTTP) with `url`, and sse (older servers) "
@@ -258,6 +253,13 @@ class ServerConfig(Model):
         default=None,
         description="Instructions for models that use the server, instead of those of the server itself.",
     )
+    # After the fields that its validator reads.
+    agent_credentials: AgentCredentials = Field(
+        default_factory=AgentCredentials,
+        validate_default=True,
+        description="How it is used with the credentials of agents, if `env`, `headers` or `auth` refer to "
+        "`${agent:NAME}`.",
+    )
 
     def result_limit_of(self, tool: str) -> int:
         """Characters of the text of a result of `tool`."""
@@ -297,9 +299,8 @@ class ServerConfig(Model):
     @field_validator("agent_credentials")
     @classmethod
     def _validate_agent_credentials(cls, value: AgentCredentials, info: ValidationInfo) -> AgentCredentials:
-        is_read = {"env", "headers", "auth"} <= info.data.keys()  # else one of them is wrong, which is reported already
-        if is_read and info.context is not RESOLVED and not find_agent_variables(info.data):
-            raise ValueError("no text in `env`, `headers` or `auth` refers to `${agent:NAME}`; add one, or remove this")
+        if info.context is not RESOLVED:
+            value.require_sense(info.data)
         return value
 
     @property
