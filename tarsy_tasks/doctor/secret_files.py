@@ -44,7 +44,8 @@ def _check_agents(directory: Path) -> Iterator[Finding]:
         text, _, remedy = problem.partition("; ")
         yield Finding.error("secrets", f"{text} (TARSY_AGENT_SECRETS), so workers do not use it", remedy)
     if (more := len(problems) - _SHOWN) > 0:
-        yield Finding.error("secrets", f"{directory} (TARSY_AGENT_SECRETS): {more} more files have wrong modes")
+        text = f"{directory} (TARSY_AGENT_SECRETS): {more} more files or folders that workers do not use"
+        yield Finding.error("secrets", text, "correct these first, and run doctor again")
     if not problems:
         agents = sum(path.is_dir() for path in paths[1:])
         yield Finding.ok("secrets", f"only workers can read or change the credentials of {agents} agents")

@@ -23,6 +23,7 @@ from tarsy_tasks.worker.transport.agent_secrets import (
     SecretsDirectory,
     find_untrusted,
 )
+from tests.processes import turns
 
 pytestmark = pytest.mark.anyio
 SECRET = "key-sre-0123456789"
@@ -204,6 +205,9 @@ async def test_a_place_is_taken_from_who_is_idle_for_longest() -> None:
         async with pool.lend("dev"):
             pass
         async with pool.lend("ops"):
+            async for _ in turns():
+                if any(each.closed for each in pool.made):
+                    break
             assert [each.closed for each in pool.made] == [0, 1, 0]
             with pytest.raises(CallError, match="All 2 sessions that agents can have"):
                 async with pool.lend("dev"):
