@@ -107,7 +107,7 @@ class HealthRecord(BaseModel):
         in_flight: Its calls that run in this worker.
         sessions_replaced: How many of the shared sessions replaced one that was lost.
         tools_digest: `catalogue.digest_listing` of what the server lists, also while it is idle; None if the worker has
-            no list.
+            no list, or each agent its own.
         lists_to_all: The worker lists its tools to all agents alike: it has no policy, and takes unsigned messages.
     """
 

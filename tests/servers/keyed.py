@@ -1,8 +1,8 @@
 """MCP servers that hold state for who asks, by a credential, and count whom they saw in whose session.
 
 Over HTTP in a thread of the test, with sessions of the handshake era; as a program over stdio, with the credential in
-the variable TOKEN. A token is `key-AGENT-…`. `whoami` says whose it is and how many calls this session had; each token
-is also shown a tool of its own, `of_AGENT`.
+the variable TOKEN. A token is `key-AGENT-…`. `whoami` says whose it is and how many calls this session had, `mine` only
+whose it is; each token is also shown a tool of its own, `of_AGENT`.
 """
 
 import json
@@ -33,13 +33,15 @@ def answer(request: dict[str, Any], token: str, counted: int) -> dict[str, Any]:
             version = request["params"]["protocolVersion"]
             return {"result": {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}}
         case "tools/list":
-            names = ["whoami", "reveal", f"of_{owner_of(token)}"]
+            names = ["whoami", "mine", "reveal", f"of_{owner_of(token)}"]
             hints = {"readOnlyHint": True}
             tools = [{"name": name, "inputSchema": {"type": "object"}, "annotations": hints} for name in names]
             return {"result": {"tools": tools}}
         case "tools/call":
-            is_asked = request["params"]["name"] == "reveal"
-            text = f"the token is {token}" if is_asked else f"{owner_of(token)} {counted}"
+            owner = owner_of(token)
+            text = {"reveal": f"the token is {token}", "mine": owner}.get(
+                request["params"]["name"], f"{owner} {counted}"
+            )
             return {"result": {"content": [{"type": "text", "text": text}]}}
         case method:
             return {"error": {"code": -32601, "message": f"no method {method}"}}
