@@ -93,6 +93,7 @@ _WORKERS_OWN = (
     keys.server_log_key("*"),
     keys.alert_state_key("*"),
     keys.limit_key("*"),
+    keys.session_key("*"),
     f"{keys.CALL_STATES}*",
     f"{keys.LARGE_RESULTS}*",
     f"{keys.LARGE_INDEXES}*",

@@ -34,7 +34,7 @@ class AgentsConnection(ServerConnection):
             connection.recent_calls, connection.counted = self.recent_calls, self.counted
             return connection
 
-        self.agents = self._of_agents = AgentPool(server, source, connect, self._refuse_when_closed)
+        self.agents = self._of_agents = AgentPool(server, source, connect, self.refuse_when_closed)
 
     @property
     def in_flight(self) -> int:
@@ -57,7 +57,7 @@ class AgentsConnection(ServerConnection):
     async def connected(self) -> Session:
         """As `ServerConnection.connected`, with the service credential."""
         if not self._has_own_session:
-            self._refuse_when_closed()
+            self.refuse_when_closed()
             raise self.errors.per_agent()
         return await super().connected()
 

@@ -128,6 +128,10 @@ class AgentPool(Generic[C]):
             if not lent.is_current:
                 self._close_if_unused(lent)
 
+    def reader(self, agent: str) -> ReadCredentials:
+        """Reads the credentials of an agent, for a connection that is not of the pool."""
+        return partial(self._source.read, agent, self._names)
+
     def drop_all(self) -> None:
         """Have every agent's next call open a new session; the calls that run are not interrupted."""
         for agent in [*self._lent]:
@@ -153,7 +157,7 @@ class AgentPool(Generic[C]):
         lent = self._lent.get(agent)
         if lent is not None and self._is_fresh(lent):
             return lent  # another call has looked meanwhile
-        read = partial(self._source.read, agent, self._names)
+        read = self.reader(agent)
         try:
             credentials = await read()
         except NoCredentialError as error:

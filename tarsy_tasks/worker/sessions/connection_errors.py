@@ -17,6 +17,7 @@ from tarsy_tasks.worker.sessions.backoff import FailedAttempt
 from tarsy_tasks.worker.sessions.call_errors import describe_error
 from tarsy_tasks.worker.sessions.listing import ListingError
 from tarsy_tasks.worker.sessions.recovery import Action, Executed, classify_error, data_of
+from tarsy_tasks.worker.transport.agent_secrets import NoCredentialError
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 
 __all__ = ["ConnectionErrors", "removed_error"]
@@ -53,6 +54,9 @@ class ConnectionErrors:
         error = failure.error
         code, remedy = ErrorCode.SERVER_REFUSED, "The tool did not run. An operator must fix this; continue without it."
         if isinstance(error, ConfigError):
+            if isinstance(error, NoCredentialError):
+                found = f"{self._who} cannot be used without a credential of the agent that calls: {error}."
+                return self._error(ErrorCode.NO_CREDENTIAL, found, remedy)
             code, how = ErrorCode.SERVER_MISCONFIGURED, "could not start" if self._is_process else "is misconfigured"
             return self._error(code, f"{self._who} {how}: {error}.", remedy)
         what = self.describe_failure(error, failure.end_reason)
