@@ -18,9 +18,10 @@ from tarsy_tasks.config.auth import ApiKeyAuth, BearerAuth, OAuthClientCredentia
 from tarsy_tasks.config.inheritance import variables_of
 from tarsy_tasks.config.json_schema import config_schema
 from tarsy_tasks.config.loading import check_secrets, describe_unused, find_config_path, load_config
+from tarsy_tasks.config.masking import Masking
 from tarsy_tasks.config.resolved import resolve_variables
 from tarsy_tasks.config.sandbox import Sandbox
-from tarsy_tasks.config.servers import Config, Masking, Retry, ServerConfig, Timeouts
+from tarsy_tasks.config.servers import Config, Retry, ServerConfig, Timeouts
 
 __all__ = [
     "ApiKeyAuth",

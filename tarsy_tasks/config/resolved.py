@@ -77,9 +77,10 @@ def _reveal(value: Any) -> Any:
 
 
 def _build_resolved(server: ServerConfig, values: Mapping[str, str]) -> ResolvedServer:
-    """A server whose references are resolved; `values` are theirs, by variable name, or `file:` and the path."""
+    """A server whose references are resolved; `values` are theirs, by variable name, `file:` and the path, or
+    `agent:` and the name."""
     files = [name.removeprefix("file:") for name in values if name.startswith("file:")]
-    secrets = {value for name, value in values.items() if name.startswith("file:") or is_secret_name(name)}
+    secrets = {value for name, value in values.items() if name.startswith(("file:", "agent:")) or is_secret_name(name)}
     found = list(find_secrets(server))
     secrets.update(each.value for each in found)
     texts = [("env", server.env), ("headers", server.headers)]
@@ -104,8 +105,13 @@ def _build_resolved(server: ServerConfig, values: Mapping[str, str]) -> Resolved
     )
 
 
-def resolve_variables(server: ServerConfig, environ: Mapping[str, str]) -> ResolvedServer:
+def resolve_variables(
+    server: ServerConfig, environ: Mapping[str, str], of_agent: Mapping[str, str] | None = None
+) -> ResolvedServer:
     """The server with references replaced by the values of `environ` and of files; only for the process that connects.
+
+    Args:
+        of_agent: The credentials of the agent that it is used for; None: of no agent.
 
     Raises:
         ConfigError: A variable is unset and has no default, a file cannot be read, or a resolved value is not valid. It
@@ -125,6 +131,15 @@ def resolve_variables(server: ServerConfig, environ: Mapping[str, str]) -> Resol
             values[f"file:{path}"] = value
             return value
 
+        def credential(name: str) -> str:
+            if of_agent is None or name not in of_agent:
+                problems.append(
+                    Problem(at + place, f"the credential {name} is one of an agent, and there is none here")
+                )
+                return ""
+            values[f"agent:{name}"] = of_agent[name]
+            return of_agent[name]
+
         def replace(match: re.Match[str]) -> str:
             if match["escape"]:
                 return "${"
@@ -132,6 +147,8 @@ def resolve_variables(server: ServerConfig, environ: Mapping[str, str]) -> Resol
                 before = len(problems)
                 path = REFERENCE.sub(replace, match["file"])
                 return read(path) if len(problems) == before else ""
+            if match["agent"]:
+                return credential(match["agent"])
             name = match["name"] or match["dotted"]
             if name is None:
                 return match[0]

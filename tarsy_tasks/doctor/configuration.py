@@ -16,9 +16,9 @@ from tarsy_tasks.config import (
 )
 from tarsy_tasks.config.secret_places import find_secrets
 from tarsy_tasks.config.variables import has_references
-from tarsy_tasks.doctor.file_rights import find_rights
 from tarsy_tasks.doctor.finding import Finding
 from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.file_rights import find_rights
 
 __all__ = ["check_configuration", "is_loopback"]
 

@@ -92,14 +92,14 @@ class IsolatedSessions:
     """Those of one worker process; a `KeptPerServer`.
 
     Args:
-        connect: Makes the connection of a run beside the shared one.
+        connect: Makes the connection of a run beside the shared one, for a principal.
         consume: Takes messages from a queue of this worker's own; whether it can.
     """
 
     def __init__(
         self,
         context: WorkerContext,
-        connect: Callable[[ServerConnection], IsolatedConnection],
+        connect: Callable[[ServerConnection, str], IsolatedConnection],
         consume: Callable[[str], bool],
     ) -> None:
         self._context = context
@@ -224,7 +224,7 @@ class IsolatedSessions:
         return Requeued("another worker holds its session", 0)
 
     def _hold(self, key: str, call: RunningCall, shared: ServerConnection) -> HeldSession:
-        held = self._held[key] = HeldSession(key, call.server, call.principal, self._connect(shared))
+        held = self._held[key] = HeldSession(key, call.server, call.principal, self._connect(shared, call.principal))
         self._look_later(held, shared.server.isolated.idle_s, shared.server.isolated.idle_s)
         if self._confirming is None:
             self._confirming = asyncio.create_task(self._confirm())

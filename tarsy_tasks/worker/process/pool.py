@@ -41,7 +41,7 @@ from tarsy_tasks.worker.calls.isolated_sessions import IsolatedSessions
 from tarsy_tasks.worker.calls.operations import build_operations
 from tarsy_tasks.worker.calls.task_execution import TaskExecution
 from tarsy_tasks.worker.long_work import cancel_long_work
-from tarsy_tasks.worker.maskers import build_record_masker, build_server_masker
+from tarsy_tasks.worker.maskers import build_record_masker
 from tarsy_tasks.worker.process.bulkhead import Bulkhead, QueueOrderStrategy
 from tarsy_tasks.worker.process.cancellation import cancel_call, cancel_in_thread, look_for_cancelled
 from tarsy_tasks.worker.process.error_budgets import ErrorBudgets
@@ -61,7 +61,7 @@ from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tarsy_tasks.worker.reporting.server_lines import ServerLines
 from tarsy_tasks.worker.sessions.connecting import connect_servers, served_servers
 from tarsy_tasks.worker.sessions.connection import ServerConnection
-from tarsy_tasks.worker.sessions.connections import Connections
+from tarsy_tasks.worker.sessions.connections import Connections, build_connection
 from tarsy_tasks.worker.sessions.isolated import IsolatedConnection
 from tarsy_tasks.worker.sessions.opening import SessionContext
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
@@ -178,10 +178,11 @@ class TaskPool(ThreadsTaskPool):
         return call in self._executions
 
     def _connect(self, server: ServerConfig) -> ServerConnection:
-        return ServerConnection(server, build_server_masker(server), self._sessions)
+        return build_connection(server, self._sessions)
 
-    def _connect_run(self, shared: ServerConnection) -> IsolatedConnection:
-        return IsolatedConnection(shared, self._sessions)
+    def _connect_run(self, shared: ServerConnection, principal: str) -> IsolatedConnection:
+        read = None if shared.agents is None else shared.agents.reader(principal)
+        return IsolatedConnection(shared, self._sessions, read)
 
     def _consume_own(self, queue: str) -> bool:
         """Take messages from a queue of this worker alone; on the loop."""
@@ -194,7 +195,7 @@ class TaskPool(ThreadsTaskPool):
         binding = decide_binding(settings.canvas, broker_urls(app))
         configured = app.mcp_config.servers
         self.inheritance = Inheritance(configured.values(), broker_urls(app))
-        sessions = self._sessions = SessionContext(self.inheritance)
+        sessions = self._sessions = SessionContext(self.inheritance, agent_secrets=settings.agent_secrets)
         connections = Connections(map(self._connect, (configured[name] for name in servers)))
         # Of all servers: any worker may find a call that its own worker left behind.
         maskers = {name: build_record_masker(server) for name, server in configured.items()}

@@ -13,13 +13,13 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
-from typing import Any
 
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.errors import NoSessionError
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.worker.long_work import LongWork
 from tarsy_tasks.worker.maskers import Masker
+from tarsy_tasks.worker.sessions.agent_pool import AgentPool
 from tarsy_tasks.worker.sessions.connection_state import State
 from tarsy_tasks.worker.sessions.counted_calls import CountedCalls
 from tarsy_tasks.worker.sessions.listing import Listed
@@ -27,6 +27,7 @@ from tarsy_tasks.worker.sessions.on_demand import OnDemand
 from tarsy_tasks.worker.sessions.opening import SessionContext, SessionOpener
 from tarsy_tasks.worker.sessions.recent_calls import RecentCalls
 from tarsy_tasks.worker.sessions.session import Session
+from tarsy_tasks.worker.transport.agent_secrets import ReadCredentials
 
 __all__ = ["ServerConnection"]
 
@@ -40,6 +41,7 @@ class ServerConnection:
 
     Attributes:
         server: Its configuration, variables unresolved.
+        agents: The connections of its agents, if each has a credential of its own; None: all calls use this one.
         masker: For everything that comes from the server or is about it.
         long_work: For work on large values of its calls.
         suspension: Whether it is suspended, because it costs the worker too much or fails too many calls.
@@ -57,8 +59,11 @@ class ServerConnection:
         on_resources: Called on the loop when a resource has changed, with its URI; None: any of them may have.
     """
 
-    def __init__(self, server: ServerConfig, masker: Masker, context: SessionContext) -> None:
+    def __init__(
+        self, server: ServerConfig, masker: Masker, context: SessionContext, read: ReadCredentials | None = None
+    ) -> None:
         self.server = server
+        self.agents: AgentPool[ServerConnection] | None = None
         self.masker = masker
         self.suspension = context.new_suspension()
         self.suspension.on_begin = self._suspend
@@ -71,10 +76,8 @@ class ServerConnection:
         self.on_suspend: Callable[[], None] = lambda: None
         self.on_change: Callable[[], None] = lambda: None
         self.on_resources: Callable[[str | None], None] = lambda _: None
-        shared = self.long_work, self.suspension, context
-        self._opener = SessionOpener(
-            server, masker, *shared, lambda: self.on_change(), lambda uri: self.on_resources(uri)
-        )
+        about = server, masker, self.long_work, self.suspension, context
+        self._opener = SessionOpener(*about, lambda: self.on_change(), lambda uri: self.on_resources(uri), read)
         self.errors, self.availability = self._opener.errors, self._opener.availability
         self.record_failure = self._opener.record_failure
         self.recent_calls = RecentCalls()
@@ -188,7 +191,8 @@ class ServerConnection:
         self.refuse_when_closed()
         if self._opening is None:
             self._opening = asyncio.create_task(self._open())
-            self._opening.add_done_callback(_retrieve_exception)
+            # The callers that wait may all give up: nobody else looks at its exception.
+            self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
         # A caller that gives up must not take the connection from the others that wait for it.
         return await asyncio.shield(self._opening)
 
@@ -394,9 +398,3 @@ class ServerConnection:
         self._session = None
         if self._background:
             await asyncio.wait({*self._background}, timeout=_CLOSE_S)
-
-
-def _retrieve_exception(task: "asyncio.Task[Any]") -> None:
-    """Mark the exception of a task as seen: the callers that waited may all have given up."""
-    if not task.cancelled():
-        task.exception()

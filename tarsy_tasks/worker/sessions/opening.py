@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_before_delay
 
@@ -25,6 +26,7 @@ from tarsy_tasks.worker.sessions.connection_errors import ConnectionErrors
 from tarsy_tasks.worker.sessions.recovery import is_out_of_reach, is_transient
 from tarsy_tasks.worker.sessions.session import Mode, Session
 from tarsy_tasks.worker.time_budget import Suspension
+from tarsy_tasks.worker.transport.agent_secrets import ReadCredentials
 from tarsy_tasks.worker.transport.child_watch import ChildWatch
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 from tarsy_tasks.worker.transport.transports import ServerTransport
@@ -68,12 +70,14 @@ class SessionContext:
         start_limiter: Limits how many of them start at once.
         child_watch: Ends them when the worker is gone.
         new_suspension: For each server, how long it may cost too much.
+        agent_secrets: The directory with the credentials of agents.
     """
 
     inheritance: Inheritance = field(default_factory=Inheritance)
     start_limiter: StartLimiter = field(default_factory=StartLimiter)
     child_watch: ChildWatch = field(default_factory=ChildWatch)
     new_suspension: Callable[[], Suspension] = Suspension
+    agent_secrets: Path | None = None
 
 
 class SessionOpener:
@@ -88,6 +92,7 @@ class SessionOpener:
     Args:
         on_tools: Called when a server has changed its tools and listed them.
         on_resources: As of `ServerConnection`.
+        read: Reads the credentials of the agent that it is used for; None: of no agent.
     """
 
     def __init__(
@@ -99,6 +104,7 @@ class SessionOpener:
         context: SessionContext,
         on_tools: Callable[[], None],
         on_resources: Callable[[str | None], None],
+        read: ReadCredentials | None,
     ) -> None:
         self.availability = ServerAvailability(server.timeouts.recreate_s)
         self.error: NoSessionError | None = None
@@ -112,7 +118,14 @@ class SessionOpener:
         self._on_resources = on_resources
         self._output = ServerOutput(server.name, masker)
         self._transport = ServerTransport(
-            server, self._output, context.inheritance, context.child_watch, known_secrets.add, long_work, suspension
+            server,
+            self._output,
+            context.inheritance,
+            context.child_watch,
+            known_secrets.add,
+            long_work,
+            suspension,
+            read,
         )
         self.errors = ConnectionErrors(server, masker, self._output, lambda: self._transport.address)
         self._connect_s = server.timeouts.connect_s

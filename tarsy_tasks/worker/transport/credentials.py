@@ -5,9 +5,7 @@ a token revoked. Where requests may go is checked in `http_client`. Everything r
 read in a thread.
 """
 
-import asyncio
 import logging
-import os
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,9 +13,10 @@ from dataclasses import dataclass, field, replace
 import httpx2
 from pydantic import SecretStr
 
-from tarsy_tasks.config import ApiKeyAuth, BearerAuth, OAuthClientCredentials, ServerConfig, resolve_variables
+from tarsy_tasks.config import ApiKeyAuth, BearerAuth, OAuthClientCredentials, ServerConfig
 from tarsy_tasks.config.resolved import ResolvedServer
 from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.worker.transport.agent_secrets import ReadCredentials, resolve_server
 from tarsy_tasks.worker.transport.oauth import Token, TokenSource
 
 __all__ = ["Credentials", "RequestCredentials", "address_of"]
@@ -53,13 +52,19 @@ class RequestCredentials:
 
 
 class Credentials:
-    """The credentials for one server, shared by its sessions in this process.
+    """The credentials for one server, shared by its sessions in this process, or by those of one agent.
+
+    Args:
+        read: Reads the credentials of that agent; None: of no agent.
 
     Attributes:
         resolved: The server as it was last resolved; None before.
     """
 
-    def __init__(self, server: ServerConfig, on_secrets: Callable[[Iterable[str]], None]) -> None:
+    def __init__(
+        self, server: ServerConfig, on_secrets: Callable[[Iterable[str]], None], read: ReadCredentials | None = None
+    ) -> None:
+        self._read = read
         self.resolved: ResolvedServer | None = None
         self._server = server
         self._on_secrets = on_secrets
@@ -86,7 +91,7 @@ class Credentials:
     async def renew(self, refused: RequestCredentials) -> RequestCredentials | None:
         """What to send after the server has refused this; None when there is nothing else. Raises as `current`."""
         try:
-            resolved = await asyncio.to_thread(resolve_variables, self._server, os.environ)
+            resolved = await resolve_server(self._server, self._read)
         except ConfigError as error:
             logger.warning("the credentials for MCP server %s were not renewed: %s", self._server.name, error)
             return None

@@ -16,12 +16,13 @@ from typing import Any
 import httpx2
 from mcp.shared.dispatcher import Dispatcher
 
-from tarsy_tasks.config import ServerConfig, resolve_variables
+from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.config.inheritance import Inheritance
 from tarsy_tasks.config.resolved import ResolvedServer
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.worker.long_work import LongWork
 from tarsy_tasks.worker.time_budget import Suspension
+from tarsy_tasks.worker.transport.agent_secrets import ReadCredentials, resolve_server
 from tarsy_tasks.worker.transport.child_watch import ChildWatch
 from tarsy_tasks.worker.transport.credentials import Credentials, address_of
 from tarsy_tasks.worker.transport.flood import Flood
@@ -53,6 +54,7 @@ class ServerTransport:
         on_secrets: Called with every credential before it is used, so that it is masked.
         long_work: For large messages.
         suspension: Begins when the server floods the worker for too long.
+        read: Reads the credentials of the agent that it is used for; None: of no agent.
     """
 
     def __init__(
@@ -64,14 +66,16 @@ class ServerTransport:
         on_secrets: Callable[[Iterable[str]], None],
         long_work: LongWork,
         suspension: Suspension,
+        read: ReadCredentials | None = None,
     ) -> None:
         self.address = ""
+        self._read = read
         self._server = server
         self._output = output
         self._inheritance = inheritance
         self._watch = watch
         self._on_secrets = on_secrets
-        self._credentials = Credentials(server, on_secrets)
+        self._credentials = Credentials(server, on_secrets, read)
         self._long_work = long_work
         is_stdio = server.transport == "stdio"
         carrier_s, reply_s = (0.0, _LINE_S) if is_stdio else (_EVENT_S, _POST_S)
@@ -99,7 +103,7 @@ class ServerTransport:
         Raises:
             ConfigError: A variable is not set, a file cannot be read, or a value is not valid.
         """
-        resolved = await asyncio.to_thread(resolve_variables, self._server, os.environ)
+        resolved = await resolve_server(self._server, self._read)
         if self._server.transport == "stdio":
             resolved = replace(resolved, inherited=self._inheritance.environment_for(self._server, os.environ))
         self._credentials.resolved = resolved
