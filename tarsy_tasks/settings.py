@@ -23,6 +23,7 @@ __all__ = ["WEBHOOK_SECRET_PREFIX", "Settings", "find_setting_files", "load_sett
 
 WEBHOOK_SECRET_PREFIX = "whsec_"  # noqa: S105 - what secrets begin with
 _PREFIX = "TARSY_"
+_KEY_BYTES = 32
 
 
 class Settings(BaseSettings):
@@ -40,6 +41,8 @@ class Settings(BaseSettings):
         metrics_host: `TARSY_METRICS_HOST`, on which address.
         alert_webhook: `TARSY_ALERT_WEBHOOK`, the URL that receives alerts. It may contain a token.
         alert_webhook_secret: `TARSY_ALERT_WEBHOOK_SECRET`, signs the alerts: `whsec_` and base64, or any text.
+        token_key: `TARSY_TOKEN_KEY`, encrypts the OAuth tokens in Redis: 32 bytes in base64; after a space,
+            former keys, which still decrypt.
         canvas: `TARSY_CANVAS`, what a worker sends when a task is done: `any` chain, chord or callback, or only calls
             for the `same_queue`. None: as `broker.binding` decides.
         signing_key: `TARSY_SIGNING_KEY`, the file of the private key that signs this process's messages.
@@ -73,6 +76,9 @@ class Settings(BaseSettings):
     metrics_host: str = "127.0.0.1"
     alert_webhook: SecretStr | None = Field(default=None, description="a URL such as https://alerts.example.com/hook")
     alert_webhook_secret: SecretStr | None = Field(default=None, description="whsec_ and base64, or another text")
+    token_key: SecretStr | None = Field(
+        default=None, description="32 bytes in base64, as of `openssl rand -base64 32`; former keys after a space"
+    )
     canvas: Literal["any", "same_queue"] | None = Field(default=None, description="any or same_queue")
     signing_key: Path | None = None
     signing_certificate: Path | None = None
@@ -123,6 +129,30 @@ class Settings(BaseSettings):
         if encoded != text and not base64.b64decode(encoded, validate=True):
             raise ValueError("empty")
         return secret
+
+    @field_validator("token_key")
+    @classmethod
+    def _check_token_key(cls, secret: SecretStr | None) -> SecretStr | None:
+        if secret is not None and any(len(key) != _KEY_BYTES for key in _decode_keys(secret)):
+            raise ValueError("a key of another length")
+        return secret
+
+    @property
+    def token_keys(self) -> list[bytes]:
+        """The keys of `token_key`, the current one first."""
+        return [] if self.token_key is None else _decode_keys(self.token_key)
+
+
+def _decode_keys(secret: SecretStr) -> list[bytes]:
+    """Of either alphabet of base64. Raises `ValueError` if there is none, or one is not base64."""
+    keys = [base64.b64decode(text, b"-_" if {*"-_"} & {*text} else None, validate=True) for text in _split(secret)]
+    if not keys:
+        raise ValueError("empty")
+    return keys
+
+
+def _split(secret: SecretStr) -> list[str]:
+    return secret.get_secret_value().split()
 
 
 def load_settings() -> Settings:

@@ -241,6 +241,13 @@ def suspended_key(server: str) -> str:
     return f"{serving_key(server)}.suspended"
 
 
+def renewal_key(server: str) -> str:
+    """Which worker renews the tokens of that sign-in, a string with a TTL; server ids have no dot."""
+    return f"{sign_in_key(server)}.renewal"
+
+
+sign_in_key = _prefixed("tarsy:sign-in:")
+"""The tokens of the person who has signed in to a server, encrypted, a string with a TTL. Agents cannot read it."""
 cache_key = _prefixed("tarsy:cache:")
 """An answer of a tool that is kept for a while, a JSON string with a TTL, by server and a digest. Workers write it."""
 agents_key = _prefixed("tarsy:agents:")

@@ -24,6 +24,7 @@ _MODULES = {
     "acl": "acl",
     "alive": "probes",
     "audit": "audit",
+    "auth": "auth",
     "call": "call",
     "config": "config",
     "dead-letters": "dead_letters",

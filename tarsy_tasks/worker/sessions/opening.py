@@ -27,6 +27,7 @@ from tarsy_tasks.worker.sessions.session import Mode, Session
 from tarsy_tasks.worker.time_budget import Suspension
 from tarsy_tasks.worker.transport.child_watch import ChildWatch
 from tarsy_tasks.worker.transport.server_output import ServerOutput
+from tarsy_tasks.worker.transport.signed_in import SignInTokens
 from tarsy_tasks.worker.transport.transports import ServerTransport
 
 __all__ = ["SessionContext", "SessionOpener", "StartLimiter"]
@@ -68,12 +69,14 @@ class SessionContext:
         start_limiter: Limits how many of them start at once.
         child_watch: Ends them when the worker is gone.
         new_suspension: For each server, how long it may cost too much.
+        sign_ins: The tokens of persons who have signed in to servers; None: there is no Redis to read them from.
     """
 
     inheritance: Inheritance = field(default_factory=Inheritance)
     start_limiter: StartLimiter = field(default_factory=StartLimiter)
     child_watch: ChildWatch = field(default_factory=ChildWatch)
     new_suspension: Callable[[], Suspension] = Suspension
+    sign_ins: SignInTokens | None = None
 
 
 class SessionOpener:
@@ -109,7 +112,14 @@ class SessionOpener:
         self._on_tools = on_tools
         self._output = ServerOutput(server.name, masker)
         self._transport = ServerTransport(
-            server, self._output, context.inheritance, context.child_watch, known_secrets.add, long_work, suspension
+            server,
+            self._output,
+            context.inheritance,
+            context.child_watch,
+            known_secrets.add,
+            long_work,
+            suspension,
+            context.sign_ins,
         )
         self.errors = ConnectionErrors(server, masker, self._output, lambda: self._transport.address)
         self._connect_s = server.timeouts.connect_s
