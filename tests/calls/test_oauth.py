@@ -67,6 +67,15 @@ def works(tools: ToolExecutor, server: str) -> bool:
     return {result.outcome for result in tools.execute_many([(f"{server}.whoami", {})] * 8)} == {"ok"}
 
 
+def connected(server: LoginServer, name: str) -> int:
+    """How many workers have connected with a token."""
+    path = f"/mcp/{name}"
+    return sum(
+        each.path == path and '"server/discover"' in each.body and "authorization" in each.headers
+        for each in server.requests
+    )
+
+
 def auth(workers: list[Worker], *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return run_command("auth", *words, environment={**workers[0].environment, **environment})
 
@@ -113,8 +122,7 @@ def test_a_person_signs_in_with_a_browser(
     done = auth(workers, "login", "desk", BROWSER=f"{sys.executable} {browser} %s")
     assert done.returncode == 0, done.stderr
     assert f"Signed in to desk at {server.url} with read. Workers use it within 5 s." in done.stderr
-    wait_until(lambda: works(tools, "desk"), "workers use it", 30)
-    assert call(tools).content == "somebody who may read"
+    wait_until(lambda: call(tools).content == "somebody who may read", "workers use it", 30)
     state = states(workers)["desk"]
     assert (state["status"], state["scopes"], state["is_renewed"]) == ("signed in", ["read"], True)
     assert not [token for token in (*server.access, *server.refresh) if token in done.stdout + done.stderr]
@@ -127,7 +135,7 @@ def test_workers_renew_in_time_and_one_at_a_time(
     code, seen = login_by_paste(workers, "other")
     server.token_s = 3600
     assert code == 0, seen
-    wait_until(lambda: works(tools, "other"), "workers use it", 30)
+    wait_until(lambda: works(tools, "other") and connected(server, "other") == 2, "both workers use it", 30)
     wait_until(lambda: not works(tools, "other") or server.renewals, "it is renewed", 30)
     assert works(tools, "other")
     assert server.renewals == 1
