@@ -93,8 +93,8 @@ def describe(times: list[float], seconds: float) -> str:
     expected = PER_S * seconds
     most = max(sum(start <= at < start + 1 for at in times) for start in times[:: len(times) // 50 or 1])
     return (
-        f"{len(times)} calls in {seconds:g} s, {len(times) / expected:.4f} × the limit with the burst and "
-        f"{(len(times) - PER_S) / expected:.4f} × without it; at most {most} in one second"
+        f"{len(times)} calls in {seconds:g} s, {len(times) / expected:.4f} × the rate, and "
+        f"{(len(times) - PER_S) / expected:.4f} × without the burst; at most {most} in one second"
     )
 
 

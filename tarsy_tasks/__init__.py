@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tarsy_tasks.agent.pending_call import PendingCall
     from tarsy_tasks.agent.server_statuses import ToolInfo
     from tarsy_tasks.agent.signatures import tool_signature
+    from tarsy_tasks.agent.summarizer import SummarizedCall, Summarizer
     from tarsy_tasks.agent.tool_list import ToolList
     from tarsy_tasks.call_events import CallEvent, CallLog, CallProgress, CallRestarted, DeadlineMoved
     from tarsy_tasks.celery_app import TarsyApp
@@ -48,7 +49,16 @@ if TYPE_CHECKING:
         TarsyTasksError,
     )
     from tarsy_tasks.masking.masker import mask_text
-    from tarsy_tasks.models import Attachment, LargeResult, ResultPart, ToolCall, ToolDefinition, ToolResult
+    from tarsy_tasks.models import (
+        Attachment,
+        LargeResult,
+        ParkedCall,
+        ResultPart,
+        ResultSummary,
+        ToolCall,
+        ToolDefinition,
+        ToolResult,
+    )
     from tarsy_tasks.outcomes import ErrorCode, Outcome
     from tarsy_tasks.prompts import Completion, PromptArgument, PromptDefinition, PromptMessage, PromptResult
     from tarsy_tasks.resources import ResourceContents, ResourceDefinition, ResourceResult, ResourceTemplate
@@ -73,6 +83,7 @@ __all__ = [
     "LargeResult",
     "Outcome",
     "OutcomeError",
+    "ParkedCall",
     "PendingCall",
     "PromptArgument",
     "PromptDefinition",
@@ -84,11 +95,14 @@ __all__ = [
     "ResourceTemplate",
     "ResultNotFound",
     "ResultPart",
+    "ResultSummary",
     "ResultTimeout",
     "ServerCounters",
     "ServerEvent",
     "ServerState",
     "ServerStatus",
+    "SummarizedCall",
+    "Summarizer",
     "TarsyTasksError",
     "ToolCall",
     "ToolDefinition",
@@ -104,13 +118,14 @@ __all__ = [
 _NAMES = {
     "agent.async_executor": "AsyncPendingCall AsyncToolExecutor",
     "call_events": "CallEvent CallLog CallProgress CallRestarted DeadlineMoved",
-    "models": "Attachment LargeResult ResultPart ToolCall ToolDefinition ToolResult",
+    "models": "Attachment LargeResult ParkedCall ResultPart ResultSummary ToolCall ToolDefinition ToolResult",
     "errors": "BrokerUnavailable ConfigError OutcomeError ResultNotFound ResultTimeout TarsyTasksError",
     "outcomes": "ErrorCode Outcome",
     "prompts": "Completion PromptArgument PromptDefinition PromptMessage PromptResult",
     "resources": "ResourceContents ResourceDefinition ResourceResult ResourceTemplate",
     "agent.executor": "ToolExecutor",
     "agent.pending_call": "PendingCall",
+    "agent.summarizer": "SummarizedCall Summarizer",
     "agent.tool_list": "ToolList",
     "agent.server_statuses": "ToolInfo",
     "server_events": "ServerEvent",

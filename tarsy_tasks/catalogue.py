@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, ValidationError
@@ -29,10 +30,12 @@ __all__ = [
     "COUNTERS",
     "ApprovedTool",
     "ListedServer",
+    "StoredListing",
     "ToolCatalogue",
     "ToolDiff",
     "approve_tools",
     "diff_lines",
+    "digest_listing",
     "parse_approved",
     "parse_listing",
     "read_catalogue",
@@ -78,6 +81,16 @@ class ToolDiff(FrozenModel):
 
     def __str__(self) -> str:
         return "; ".join(f"{what} {', '.join(tools)}" for what, tools in self if tools) or "nothing"
+
+
+class StoredListing(ToolListing):
+    """A listing as it is in Redis.
+
+    Attributes:
+        digest: Its `digest_listing`; empty if an earlier version wrote it.
+    """
+
+    digest: str = ""
 
 
 class ListedServer(FrozenModel):
@@ -288,6 +301,15 @@ def diff_lines(before: ToolDefinition, now: ToolDefinition) -> list[str]:
 def _lines_of(tool: ToolDefinition) -> list[str]:
     shown = tool.model_dump(mode="json", include={"description", "input_schema", "annotations"})
     return json.dumps(shown, indent=2, sort_keys=True, ensure_ascii=False).splitlines()
+
+
+def digest_listing(listing: ToolListing) -> str:
+    """32 hexadecimal digits that identify all of a listing but the order of its tools, which some servers list in
+    another order each time."""
+    digest = hashlib.sha256(json.dumps([listing.instructions, listing.left_out], sort_keys=True).encode())
+    for tool in sorted(listing.tools, key=attrgetter("tool")):
+        digest.update(json.dumps(tool.model_dump(mode="json"), sort_keys=True).encode())
+    return digest.hexdigest()[:32]
 
 
 def parse_listing(text: bytes | None, server: str) -> tuple[ToolListing, float, str] | None:

@@ -55,7 +55,7 @@ DEFAULTS: dict[str, Any] = {
     # redis-py raises when a pool is full; these are opened only when needed.
     "redis_max_connections": 4096,
     "broker_pool_limit": 64,
-    # Each priority step multiplies the keys of every BRPOP, and no call here has a priority.
+    # Each priority step multiplies the keys of every BRPOP. The priorities of calls are the package's own lists.
     "broker_transport_options": {
         "priority_steps": [0],
         # A worker renews its leases four times in this time; if it does not, its calls go back to their queues.

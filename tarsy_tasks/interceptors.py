@@ -33,6 +33,7 @@ __all__ = [
     "Dropped",
     "Ending",
     "Interceptor",
+    "Parked",
     "Proceed",
     "Requeued",
     "Stage",
@@ -76,7 +77,27 @@ class Dropped:
     reason: str
 
 
-Ending = Answer | Requeued | Dropped
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """The call waits for a person or a machine, without a slot; it was not sent. An interceptor of yours may get this
+    from `proceed()`, and passes it on; only the package's own park calls.
+
+    Attributes:
+        reason: Why it waits: `approval`.
+        lasts_s: How long it waits at most.
+        digest: Of what is asked.
+        needs: How many people have to approve it.
+        about: What people see of it, masked; JSON.
+    """
+
+    reason: str
+    lasts_s: float
+    digest: str
+    needs: int
+    about: dict[str, Any]
+
+
+Ending = Answer | Parked | Requeued | Dropped
 """How a call ends in this worker."""
 Proceed = Callable[[], Awaitable[Ending]]
 """Goes on with the call. It raises `tarsy_tasks.errors.CallError` for a call that has no result."""

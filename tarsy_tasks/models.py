@@ -22,7 +22,9 @@ __all__ = [
     "CallInfo",
     "FrozenModel",
     "LargeResult",
+    "ParkedCall",
     "ResultPart",
+    "ResultSummary",
     "ToolCall",
     "ToolDefinition",
     "ToolListing",
@@ -75,6 +77,8 @@ class CallInfo(FrozenModel):
         events: Somebody listens to the events of the call (docs/progress.md), so its worker asks the server for them.
         no_cache: As of `ToolCall`.
         reads_results: The sender can read the rest of a large result (docs/large-results.md), so a worker may cut it.
+        park: The caller waits when the call is parked (docs/approval.md). If not, a call that has to wait for a person
+            is rejected.
     """
 
     v: Literal[1] = PROTOCOL_VERSION
@@ -88,6 +92,28 @@ class CallInfo(FrozenModel):
     events: bool = Field(default=False, exclude_if=not_)
     no_cache: bool = Field(default=False, exclude_if=not_)
     reads_results: bool = Field(default=False, exclude_if=not_)
+    park: bool = Field(default=False, exclude_if=not_)
+
+
+class ParkedCall(FrozenModel):
+    """Why a call waits that is parked; stored as the result of its task while that has the state `PARKED`.
+
+    Attributes:
+        reason: `approval`: a person has to approve it.
+        server: Id of the MCP server.
+        tool: Name of the tool on its server.
+        text: What a model can be told.
+        since: When it was parked, in seconds since the epoch by the clock of Redis.
+        until: When it is answered in any case.
+    """
+
+    v: Literal[1] = PROTOCOL_VERSION
+    reason: str
+    server: str
+    tool: str
+    text: str = ""
+    since: float
+    until: float
 
 
 class ToolDefinition(FrozenModel):
@@ -217,6 +243,26 @@ class ResultPart(FrozenModel):
     matches: int | None = None
 
 
+class ResultSummary(FrozenModel):
+    """What a summary stands for, in the `content` of a result (docs/summaries.md).
+
+    Attributes:
+        tokens: About how many tokens the text has in all.
+        summary_tokens: Those of the summary, without the line before it.
+        input_chars: So many characters of it were given to the summarizer.
+        content_chars: So many there are in all.
+        duration_s: How long it took, until the summary was there.
+        original: `content` as it would be without a summary.
+    """
+
+    tokens: int
+    summary_tokens: int
+    input_chars: int
+    content_chars: int
+    duration_s: float
+    original: str = Field(repr=False)
+
+
 class ToolResult(FrozenModel):
     """The answer to one call; there is exactly one, whatever happened.
 
@@ -241,12 +287,14 @@ class ToolResult(FrozenModel):
         content_types: The MCP content types of which `content` and `attachments` are made, such as `text`, `image`.
         notes: What is not as it should be with an answer that counts all the same: the code of the error that it would
             be, and why. `INVALID_RESULT`: the structured content does not fit the tool's output schema.
+            `SUMMARY_FAILED`: there is no summary (docs/summaries.md).
         retry_after_s: Of a call that was over a limit: in how many seconds to try again. None for all others, and if
             that would not help.
         priority: By which the call waited. A worker of a later version may have one that is only text here.
         principal: Who called, as far as a worker could verify that (docs/limits.md); empty for an anonymous call.
         cached: It is the answer to another call, which was kept or was just being made (docs/result-cache.md).
         large: What a result that was cut had in all, and how to read the rest; None for one that is whole.
+        summary: What the summary that is in `content` stands for; None without one.
     """
 
     v: Literal[1] = PROTOCOL_VERSION
@@ -271,6 +319,7 @@ class ToolResult(FrozenModel):
     principal: str = Field(default="", exclude_if=not_)
     cached: bool = Field(default=False, exclude_if=not_)
     large: LargeResult | None = Field(default=None, exclude_if=not_)
+    summary: ResultSummary | None = Field(default=None, exclude_if=not_)
 
     @property
     def is_error(self) -> bool:
@@ -294,6 +343,7 @@ class ToolResult(FrozenModel):
         repaired = f", arguments {done}: {' '.join(self.repairs)}" if self.repairs else ""
         noted = f", noted: {' '.join(note.partition(':')[0] for note in self.notes)}" if self.notes else ""
         cached = ", cached" if self.cached else ""
+        cached += ", summarized" if self.summary else ""
         size = f"{len(self.content)} characters"
         return f"<{self.name}: {ending}, {size}, {self.duration_s:.3g} s{cached}{repaired}{noted}>"
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["Adviser", "Permission"]
 
 
+_NATIVE = "it is a function of this process, where no worker decides."
+
+
 @dataclass(frozen=True, slots=True)
 class Permission:
     """Whether a call would be permitted. It is true or false itself.
@@ -59,13 +62,19 @@ class Adviser:
             server, tool = self.selection.resolve(name)
         except ToolNameError as error:
             return Permission(False, str(error), "selection")
+        is_native = server in self.selection.native
         if self.selection.is_own(server):
             return Permission(True, "It reads the large results of this agent.", "selection")
         if self._policy is not None:
             asked = self._agent, server, tool
             denial = self._policy.deny_name(*asked) or self._policy.deny_by_limit(*asked)
+            if denial is not None and is_native:
+                why = f"The policy does not permit it ({denial.rule}): {denial.why}. It is advice: {_NATIVE}"
+                return Permission(False, why, "policy")
             if denial is not None:
                 return Permission(False, f"The policy does not permit it ({denial.rule}): {denial.why}.", "policy")
+        if is_native:
+            return Permission(True, f"{_NATIVE[0].upper()}{_NATIVE[1:]}", "selection")
         if listed is not None and server not in listed.failed_servers and tool not in METHODS:
             names = {each for found in listed if found.server == server for each in (found.tool, found.function_name())}
             if tool not in names and name not in names:

@@ -12,8 +12,8 @@ from typing import Any, Self, TypeVar
 
 from tarsy_tasks.agent.advice import Permission
 from tarsy_tasks.agent.background import run_in_background, wait_for
+from tarsy_tasks.agent.base_executor import BaseExecutor
 from tarsy_tasks.agent.event_stream import CallEvents, EventBuffer
-from tarsy_tasks.agent.executor import BaseExecutor
 from tarsy_tasks.agent.large_results import PAGE_CHARS, Part, check_request, read_part
 from tarsy_tasks.agent.pending_call import BasePendingCall
 from tarsy_tasks.agent.progress_calls import AsyncProgressCalls, OnProgress
@@ -66,6 +66,8 @@ class AsyncPendingCall(BasePendingCall[AsyncProgressCalls]):
 
 class AsyncToolExecutor(BaseExecutor):
     """`ToolExecutor` with `await`; arguments and errors are the same."""
+
+    _is_async = True
 
     async def __aenter__(self) -> Self:
         return self
@@ -174,28 +176,43 @@ class AsyncToolExecutor(BaseExecutor):
         on_progress: OnProgress | None = None,
         events: bool = False,
         priority: Priority | None = None,
+        context: object = None,
     ) -> AsyncPendingCall:
         """As `ToolExecutor.submit`. `on_progress` runs on this event loop, and may be a coroutine function."""
         built = build_call(call, arguments, priority)
         progress_calls = AsyncProgressCalls(on_progress) if on_progress is not None else None
         buffer = EventBuffer() if events or progress_calls else None
         heard = CallEvents(buffer, *([progress_calls.buffer] if progress_calls else ())) if buffer else None
-        [submitted] = self._dispatcher.start([built], is_submitted=True, events=heard)
+        [submitted] = self._dispatcher.start([built], is_submitted=True, events=heard, context=context)
         assert submitted.sent is not None
         await self._wait_for([submitted], submitted.sent)
         submitted.sent.result()
         return AsyncPendingCall(self._dispatcher, submitted, buffer, progress_calls)
 
+    async def attach(self, task_id: str, name: str) -> AsyncPendingCall:
+        """As `ToolExecutor.attach`."""
+        submitted = self._dispatcher.attach(task_id, name)
+        assert submitted.sent is not None
+        await wait_for(submitted.sent)
+        return AsyncPendingCall(self._dispatcher, submitted)
+
     async def execute(
-        self, call: ToolCall | str, arguments: Arguments = None, *, priority: Priority | None = None
+        self,
+        call: ToolCall | str,
+        arguments: Arguments = None,
+        *,
+        priority: Priority | None = None,
+        context: object = None,
     ) -> ToolResult:
         """As `ToolExecutor.execute`. When the awaiting task is cancelled, so is the call."""
-        [submitted] = self._dispatcher.start([build_call(call, arguments, priority)])
+        [submitted] = self._dispatcher.start([build_call(call, arguments, priority)], context=context)
         return await self._answer(submitted)
 
-    async def execute_many(self, calls: Iterable[ToolCall | tuple[str, Arguments]]) -> list[ToolResult]:
+    async def execute_many(
+        self, calls: Iterable[ToolCall | tuple[str, Arguments]], *, context: object = None
+    ) -> list[ToolResult]:
         """As `ToolExecutor.execute_many`. When the awaiting task is cancelled, so are the calls."""
-        submitted = self._dispatcher.start(build_calls(calls))
+        submitted = self._dispatcher.start(build_calls(calls), context=context)
         await self._wait_for(submitted, *(call.answered for call in submitted))
         return self._dispatcher.read_answers(submitted)
 

@@ -19,6 +19,7 @@ from tarsy_tasks.agent.submitted import SubmittedCall
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.errors import BrokerUnavailable, CallError, ConfigError
+from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.telemetry.audit import AuditEntry, StepName, build_canonical, build_digest
 from tarsy_tasks.telemetry.outage_log import OutageLog
@@ -58,11 +59,22 @@ class AgentAudit:
     def record(
         self, call: SubmittedCall, error: CallError | BrokerUnavailable, *, agent_id: str | None, run_id: str | None
     ) -> None:
-        """Record how a call ended; returns at once."""
+        """Record how a call ended that was not answered; returns at once."""
+        code = error.code if isinstance(error, CallError) else ErrorCode.NOT_STARTED
+        self._put(call, agent_id, run_id, outcome=code.outcome, error_code=code, error=str(error))
+
+    def record_answer(
+        self, call: SubmittedCall, answer: ToolResult, *, agent_id: str | None, run_id: str | None
+    ) -> None:
+        """Record the answer of a function of this process; returns at once."""
+        error = {"error": answer.content, "error_code": answer.error_code} if answer.is_error else {"error": ""}
+        facts = {name: getattr(answer, name) for name in ("outcome", "repairs", "attempts", "duration_s")}
+        self._put(call, agent_id, run_id, **facts, **error)
+
+    def _put(self, call: SubmittedCall, agent_id: str | None, run_id: str | None, **facts: Any) -> None:
         if not self._limit:
             return
         canonical = build_canonical(call.call.arguments)
-        code = error.code if isinstance(error, CallError) else ErrorCode.NOT_STARTED
         fields: dict[str, Any] = {
             "call_id": call.call.id,
             "task_id": call.id,
@@ -74,9 +86,7 @@ class AgentAudit:
             "tool": call.tool,
             "arguments": shorten(canonical),
             "arguments_digest": build_digest(canonical),
-            "outcome": code.outcome,
-            "error_code": code,
-            "error": str(error),
+            **facts,
             "steps": [] if call.sent_at is None else [{"name": StepName.QUEUED, "at": call.sent_at}],
         }
         with self._lock:
@@ -143,7 +153,7 @@ def _mask_fields(fields: dict[str, Any], masking: "Masking | None") -> dict[str,
         return mask_text(text, **settings).encode("utf-8", "replace").decode()
 
     names = {name: mask(fields[name][:_SEARCHED_NAME])[:_NAME_CHARS] for name in _NAMES if fields[name] is not None}
-    shown = {"arguments": build_shown(fields["arguments"], mask), "error": mask(fields["error"])[:_ERROR_CHARS]}
+    shown = {"arguments": build_shown(fields["arguments"], mask), "error": mask(fields["error"])[:_ERROR_CHARS] or None}
     return fields | names | shown
 
 

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary, ref
 
 from tarsy_tasks.event_loop import EventLoop
 
-__all__ = ["call_in_background", "run_in_background", "start_in_background", "wait_for"]
+__all__ = ["call_in_background", "find_function_loop", "run_in_background", "start_in_background", "wait_for"]
 
 T = TypeVar("T")
 
@@ -50,13 +50,17 @@ class _Inbox:
 
 
 class _Background:
-    """The loop of this process, and what belongs to it.
+    """A loop of this process, and what belongs to it.
+
+    Args:
+        name: Of its thread.
 
     Attributes:
         tasks: Those that nobody may wait for; the loop itself keeps none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._inherited: list[object] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._inbox: _Inbox | None = None
@@ -75,7 +79,7 @@ class _Background:
         with self._lock:
             if self._loop is None:
                 self._loop = EventLoop()
-                threading.Thread(target=self._loop.run_forever, name="tarsy-agent", daemon=True).start()
+                threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True).start()
             return self._loop
 
     def find_inbox(self) -> _Inbox:
@@ -84,7 +88,9 @@ class _Background:
         return self._inbox
 
 
-_background = _Background()
+_background = _Background("tarsy-agent")
+_functions = _Background("tarsy-agent-functions")
+"""Coroutine functions of synchronous agents, which may block it."""
 _inboxes: "WeakKeyDictionary[asyncio.AbstractEventLoop, _Inbox]" = WeakKeyDictionary()
 
 
@@ -96,6 +102,11 @@ def _inbox_of(loop: asyncio.AbstractEventLoop) -> _Inbox:
 def call_in_background(function: Callable[[], object]) -> None:
     """Have the background loop call a function, which must not raise."""
     _background.find_inbox().put(function)
+
+
+def find_function_loop() -> asyncio.AbstractEventLoop:
+    """The loop for coroutine functions of agents that have none of their own."""
+    return _functions.find_loop()
 
 
 def run_in_background(coroutine: Coroutine[Any, Any, T]) -> "Future[T]":

@@ -40,6 +40,7 @@ class AgentConnection:
     Attributes:
         agent: The bound agent that it belongs to; empty for others.
         replies: Receives the answers.
+        is_one_redis: Broker and result backend are one database.
         in_flight: The in-flight table, for calls that nobody waits for any more.
     """
 
@@ -52,8 +53,10 @@ class AgentConnection:
         found = weakref.ref(app)  # it lives as long as the application, and must not keep it
         self.agent = bound_agent(app) or ""
         self.replies = ReplyListener(lambda: _alive(found).backend.client.connection_pool, self.agent)
-        is_one_redis = app.conf.broker_url == app.conf.result_backend
-        self._broker = self.replies.redis if is_one_redis else AsyncRedisExchange(lambda: broker_pool(_alive(found)))
+        self.is_one_redis = app.conf.broker_url == app.conf.result_backend
+        self._broker = self.replies.redis
+        if not self.is_one_redis:
+            self._broker = AsyncRedisExchange(lambda: broker_pool(_alive(found)))
         self.in_flight = AsyncDeliveries(self._broker)
         self._signals: Any = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)
         """Those that Celery sends with each message."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +21,16 @@ from tarsy_tasks.agent.connection import AgentConnection, connection_of
 from tarsy_tasks.agent.event_stream import CallEvents
 from tarsy_tasks.agent.idempotency import Claim, claim, release_if_possible
 from tarsy_tasks.agent.large_results import ResultReader
+from tarsy_tasks.agent.native_calls import NativeCalls
+from tarsy_tasks.agent.parked_calls import ParkedCalls
 from tarsy_tasks.agent.redis_errors import connection_errors, is_refusal
 from tarsy_tasks.agent.reply_listener import Meta
 from tarsy_tasks.agent.results import NOT_ENQUEUED
 from tarsy_tasks.agent.search_calls import SearchCalls
 from tarsy_tasks.agent.search_tools import is_search_call
 from tarsy_tasks.agent.selection import Selection
-from tarsy_tasks.agent.submitted import SubmittedCall, encode_arguments
+from tarsy_tasks.agent.submitted import FunctionOrder, SubmittedCall, encode_arguments
+from tarsy_tasks.agent.summaries import Summaries
 from tarsy_tasks.agent.unanswered import UnansweredCalls
 from tarsy_tasks.agent.waiting import retry_until
 from tarsy_tasks.broker.async_exchange import NotSentError
@@ -55,6 +58,9 @@ class CallDispatcher:
     Attributes:
         find_app: Gives the Celery application; called on first use, for it may have to be built.
         search_calls: Reads the calls of `search_tools` and `call_tool`.
+        summaries: Makes long results short; None for an executor without a summarizer.
+        native: The functions of the agent that are tools.
+        is_async: Coroutine functions run on the event loop from which the agent calls.
     """
 
     find_app: "Callable[[], Celery]"
@@ -64,22 +70,33 @@ class CallDispatcher:
     run_id: str | None
     search_calls: SearchCalls
     priority: Priority = NORMAL
+    park: bool = False
+    summaries: Summaries | None = field(default=None, init=False)
+    is_async: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        info = CallInfo(agent_id=self.agent_id, run_id=self.run_id, reads_results=True)
+        info = CallInfo(agent_id=self.agent_id, run_id=self.run_id, reads_results=True, park=self.park)
         self._info = info.model_dump(exclude_none=True)
+        self.native = NativeCalls(self.find_app, self.agent_id, self.run_id)
         self.reader = ResultReader(self.find_app, self.agent_id, self.timeout_s)
         self._unanswered = UnansweredCalls(self.find_app, self.selection, self.timeout_s, self.agent_id, self.run_id)
         self._margin_s = min(_REPLY_MARGIN_LIMIT_S, _REPLY_MARGIN * self.timeout_s)
+        self._parked = ParkedCalls(lambda: self._connection, self._unanswered, self.timeout_s + self._margin_s)
 
     def start(
-        self, calls: Iterable[ToolCall], *, is_submitted: bool = False, events: CallEvents | None = None
+        self,
+        calls: Iterable[ToolCall],
+        *,
+        is_submitted: bool = False,
+        events: CallEvents | None = None,
+        context: object = None,
     ) -> list[SubmittedCall]:
         """Begin to send calls, with one deadline for all; from any thread.
 
         Args:
             is_submitted: Somebody waits until they are sent.
             events: Hears what happens to them while they run; for one call only.
+            context: For the summarizer.
 
         Raises:
             ValueError: One of the calls cannot be sent as JSON. Nothing is sent.
@@ -91,7 +108,9 @@ class CallDispatcher:
         for call in submitted:
             if is_submitted:
                 call.sent = Future()
-            call.events = events
+            call.events, call.parks = events, self.park
+            if self.summaries is not None or self.native:
+                call.order = FunctionOrder(context, asyncio.get_running_loop() if self.is_async else None)
         call_in_background(partial(self._send_all, submitted))
         return submitted
 
@@ -102,6 +121,18 @@ class CallDispatcher:
         submitted = SubmittedCall(call, encode_arguments(call), deadline, self.priority, server, method, REQUEST)
         call_in_background(partial(self._send_all, [submitted]))
         return submitted
+
+    def attach(self, task_id: str, name: str) -> SubmittedCall:
+        """Begin to wait for a call that another executor has sent; from any thread.
+
+        Raises:
+            CallError: The name is not one of this executor's tools.
+        """
+        server, tool = self.selection.resolve(name)
+        deadline = time.monotonic() + self.timeout_s
+        call = SubmittedCall(ToolCall(name=name), None, deadline, self.priority, server, tool)
+        self._parked.attach(call, task_id, partial(self._hear, call))
+        return call
 
     def abandon(self, calls: Iterable[SubmittedCall]) -> None:
         """Cancel calls for which nobody waits any more; from any thread."""
@@ -135,6 +166,9 @@ class CallDispatcher:
             try:
                 if call.task == CALL_TOOL:
                     call.server, call.tool = self.selection.resolve(call.call.name)
+                    if call.server in self.selection.native:
+                        self._run_native(call)
+                        continue
                     if self.selection.is_own(call.server):
                         call.sending = start_in_background(self.reader.answer(call), call.context)
                         continue
@@ -149,6 +183,21 @@ class CallDispatcher:
             except Exception as error:
                 self._unanswered.forget(call)
                 call.fail(error)
+
+    def _run_native(self, call: SubmittedCall) -> None:
+        call.confirm()
+        call.is_local = True
+        call.sending = task = start_in_background(self.native.run(call), call.context)
+        task.add_done_callback(partial(self._end_native, call))
+
+    def _end_native(self, call: SubmittedCall, task: "asyncio.Task[ToolResult]") -> None:
+        call.sending = None
+        if task.cancelled():  # before it began
+            call.end(results.answer_with(results.cancelled(call.call, goes_on=False), call))
+        elif (error := task.exception()) is not None:
+            call.fail(error)
+        else:
+            self.conclude(call, task.result())
 
     async def _read_search_call(self, call: SubmittedCall) -> None:
         """Answer a search, or send the call that `call_tool` asks for."""
@@ -235,6 +284,8 @@ class CallDispatcher:
         connection.replies.expect(call.id, call.hear)
 
     def _hear(self, call: SubmittedCall, meta: Meta) -> None:
+        if self._parked.hear(call, meta):
+            return
         try:
             answer = results.read_result(meta, call)
         except Exception as error:
@@ -244,17 +295,26 @@ class CallDispatcher:
             # It did not run: its key may be used for another try.
             start_in_background(release_if_possible(call.claim))
         self.reader.has_cut = self.reader.has_cut or answer.large is not None
-        call.end(answer)
+        self.conclude(call, answer)
+
+    def conclude(self, call: SubmittedCall, answer: ToolResult) -> None:
+        """End a call with its answer, which may have to be summarized; on the loop."""
+        if self.summaries is None or call.has_ended or not self.summaries.may_shorten(call, answer):
+            call.end(answer)
+            return
+        # From now on only the summary ends it, in its own time.
+        call.stop_timer()
+        call.hear, call.is_local = None, True
+        call.deadline = max(call.deadline, time.monotonic() + self.summaries.timeout_s)
+        call.sending = task = start_in_background(self.summaries.shorten(call, answer), call.context)
+        task.add_done_callback(partial(_end_summarized, call, answer))
 
     def _hear_events(self, call: SubmittedCall, batch: EventBatch) -> None:
         if call.events is None or call.has_ended or not call.events.read(batch) or batch.deadline is None:
             return
         deadline = time.monotonic() + batch.deadline - self._connection.replies.clock.now() + self._margin_s
         if deadline > call.deadline:
-            call.deadline = deadline
-            if call.timer is not None:
-                call.stop_timer()
-                self._unanswered.start_timer(call)
+            self._unanswered.move_deadline(call, deadline)
             call.events.move_deadline(deadline - call.events.began, batch.at)
 
     def retry(self, call: SubmittedCall, error: Exception) -> None:
@@ -285,6 +345,11 @@ class CallDispatcher:
                     f"{NOT_ENQUEUED} Set `agent_id` to the name of the Redis user."
                 )
             raise BrokerUnavailable(why) from error
+
+
+def _end_summarized(call: SubmittedCall, answer: ToolResult, task: "asyncio.Task[ToolResult]") -> None:
+    call.sending = None
+    call.end(answer if task.cancelled() else task.result())
 
 
 @dataclass(eq=False, slots=True)

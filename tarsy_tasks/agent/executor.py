@@ -1,104 +1,34 @@
 """`ToolExecutor`: what a synchronous agent holds.
 
-Its methods block until there is an answer; `async_executor` has the same ones with `await`, on the base class that is
-here. Calls are sent, and their end is found out, by `dispatcher` on the background loop; `pending_call` has the handle
-of one that was submitted.
+Its methods block until there is an answer; `async_executor` has the same ones with `await`. Calls are sent, and their
+end is found out, by `dispatcher` on the background loop; `pending_call` has the handle of one that was submitted.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import wait
-from functools import cache
-from typing import TYPE_CHECKING, Any, Self
+from typing import Self
 
-from tarsy_tasks.agent.advice import Adviser, Permission
+from tarsy_tasks.agent.advice import Permission
 from tarsy_tasks.agent.background import run_in_background
-from tarsy_tasks.agent.dispatcher import CallDispatcher
+from tarsy_tasks.agent.base_executor import BaseExecutor
 from tarsy_tasks.agent.event_stream import CallEvents, EventBuffer
-from tarsy_tasks.agent.large_results import PAGE_CHARS, READ_RESULT_TOOL, Part, check_request, read_part
-from tarsy_tasks.agent.listing import ToolLister
+from tarsy_tasks.agent.large_results import PAGE_CHARS, Part, check_request, read_part
 from tarsy_tasks.agent.pending_call import PendingCall
 from tarsy_tasks.agent.progress_calls import OnProgress, ProgressCalls
-from tarsy_tasks.agent.resources import Readable, build_completion, build_read
+from tarsy_tasks.agent.resources import Readable, build_completion
 from tarsy_tasks.agent.results import read_listed, read_structured
-from tarsy_tasks.agent.search_calls import SearchCalls
-from tarsy_tasks.agent.selection import Selection
-from tarsy_tasks.agent.server_event_feed import OnEvent, ServerEventFeed, deliver_in_thread
-from tarsy_tasks.agent.server_statuses import ServerStatuses, ToolInfo
-from tarsy_tasks.agent.submitted import Arguments, SubmittedCall, build_call, build_calls, check_priority
+from tarsy_tasks.agent.server_event_feed import OnEvent, deliver_in_thread
+from tarsy_tasks.agent.server_statuses import ToolInfo
+from tarsy_tasks.agent.submitted import Arguments, build_call, build_calls
 from tarsy_tasks.agent.tool_list import ToolList
-from tarsy_tasks.methods import (
-    COMPLETE,
-    GET_PROMPT,
-    LIST_PROMPTS,
-    LIST_RESOURCE_TEMPLATES,
-    LIST_RESOURCES,
-    READ_RESOURCE,
-    Method,
-)
+from tarsy_tasks.methods import COMPLETE, GET_PROMPT, LIST_PROMPTS, LIST_RESOURCE_TEMPLATES, LIST_RESOURCES
 from tarsy_tasks.models import ResultPart, ToolCall, ToolDefinition, ToolResult
-from tarsy_tasks.priorities import NORMAL, Priority
+from tarsy_tasks.priorities import Priority
 from tarsy_tasks.prompts import Completion, PromptDefinition, PromptResult
 from tarsy_tasks.resources import ResourceDefinition, ResourceResult, ResourceTemplate, Values
 from tarsy_tasks.server_status import ServerStatus
 
-if TYPE_CHECKING:
-    from celery import Celery
-
-__all__ = ["BaseExecutor", "ToolExecutor"]
-
-
-class BaseExecutor:
-    """What both executors are made of."""
-
-    def __init__(
-        self,
-        servers: Collection[str] | None = None,
-        *,
-        tool_filter: Mapping[str, Collection[str]] | None = None,
-        timeout_s: float = 60.0,
-        agent_id: str | None = None,
-        run_id: str | None = None,
-        priority: Priority = NORMAL,
-        offer_read_result: bool | None = None,
-        app: "Celery | None" = None,
-    ) -> None:
-        check_priority(priority)
-        if not 0 < timeout_s < float("inf"):
-            raise ValueError(f"timeout_s must be a positive number of seconds, not {timeout_s!r}")
-        selection = self._selection = Selection(servers, tool_filter, app)
-
-        @cache
-        def find_app() -> "Celery":
-            if app is not None:
-                return app
-            from tarsy_tasks.celery_app import agent_app
-
-            return agent_app()
-
-        self._lister = ToolLister(find_app, selection, timeout_s, self.own_tools)
-        self._offers_reading = offer_read_result
-        self._adviser = Adviser(find_app, selection)
-        searches = SearchCalls(self._lister, self._adviser)
-        self._dispatcher = CallDispatcher(find_app, selection, timeout_s, agent_id, run_id, searches, priority)
-        self._events = ServerEventFeed(find_app, selection, timeout_s)
-        self._statuses = ServerStatuses(find_app, selection, self._adviser, timeout_s)
-
-    def own_tools(self) -> list[ToolDefinition]:
-        """The tools of this package itself that `list_tools` lists now: `tarsy.read_result`, if it is offered."""
-        offers = self._dispatcher.reader.has_cut if self._offers_reading is None else self._offers_reading
-        return [READ_RESULT_TOOL] if offers and self._selection.is_own(READ_RESULT_TOOL.server) else []
-
-    def _ask(self, server: str, method: Method, arguments: dict[str, Any] | None = None) -> SubmittedCall:
-        return self._dispatcher.request(server, method, arguments or {})
-
-    def _read(self, resource: Readable, server: str | None, values: Values | None) -> SubmittedCall:
-        found, arguments = build_read(resource, server, values, self._dispatcher.selection.servers)
-        return self._ask(found, READ_RESOURCE, arguments)
-
-    def _last_list(self) -> ToolList:
-        if self._lister.last is None:
-            raise RuntimeError("no tools were listed yet: call list_tools() first")
-        return self._lister.last
+__all__ = ["ToolExecutor"]
 
 
 class ToolExecutor(BaseExecutor):
@@ -116,11 +46,17 @@ class ToolExecutor(BaseExecutor):
             this agent to the same server (docs/limits.md).
         offer_read_result: Whether `list_tools` lists `tarsy.read_result`, by which a model reads on in a large result;
             None: once a result of this executor was cut.
+        label_servers: Whether descriptions of listed tools begin with `[MCP:server]`, for models that get them among
+            tools of other kinds.
+        summarizer: Makes long results short (docs/summaries.md): a function, or a `Summarizer` with settings. A call is
+            then answered up to 30 s later.
+        park: This agent waits when a call has to wait for a person, longer than `timeout_s` (docs/approval.md). Without
+            it, such calls are rejected.
         app: A Celery application on the workers' Redis. None: the package's own, with Redis from `TARSY_REDIS_URL`.
 
     Raises:
         ValueError: A server that is not configured, a filter for a server that is not selected, a plain string where a
-            list of names belongs, a bad `timeout_s`, or an unknown priority.
+            list of names belongs, a bad `timeout_s`, an unknown priority, or bad settings of a summarizer.
         ConfigError: The configuration is missing or wrong.
 
     Example:
@@ -143,7 +79,9 @@ class ToolExecutor(BaseExecutor):
     def list_tools(self) -> ToolList:
         """The selected tools of all servers, as their sessions know them now; a sequence of `ToolDefinition`.
 
-        A server that does not answer within `timeout_s` is one of the list's `failed_servers`.
+        One round trip to Redis, and a worker is asked for each server whose list is not current there (docs/agents.md).
+        A server that does not answer within `timeout_s` is one of the list's `failed_servers`. Lists of one process
+        share their definitions: copy a schema before you change it.
 
         Raises:
             BrokerUnavailable: Redis could not be reached within `timeout_s`, or refuses this user all servers.
@@ -316,8 +254,9 @@ class ToolExecutor(BaseExecutor):
         on_progress: OnProgress | None = None,
         events: bool = False,
         priority: Priority | None = None,
+        context: object = None,
     ) -> PendingCall:
-        """Enqueue a call and return at once. The first arguments are those of `execute`.
+        """Enqueue a call and return at once. Arguments that are not here are those of `execute`.
 
         Args:
             on_progress: Called with the progress of the call, at most ten times a second, in a thread that all calls of
@@ -332,13 +271,35 @@ class ToolExecutor(BaseExecutor):
         progress_calls = ProgressCalls(on_progress) if on_progress is not None else None
         buffer = EventBuffer() if events or progress_calls else None
         heard = CallEvents(buffer, *([progress_calls.buffer] if progress_calls else ())) if buffer else None
-        [submitted] = self._dispatcher.start([build_call(call, arguments, priority)], is_submitted=True, events=heard)
+        built = [build_call(call, arguments, priority)]
+        [submitted] = self._dispatcher.start(built, is_submitted=True, events=heard, context=context)
         assert submitted.sent is not None
         submitted.sent.result()
         return PendingCall(self._dispatcher, submitted, buffer, progress_calls)
 
+    def attach(self, task_id: str, name: str) -> PendingCall:
+        """Wait for a call that another executor has sent, in this process or another one, such as one that is parked.
+
+        Args:
+            task_id: The `id` of its `PendingCall`.
+            name: Of its tool.
+
+        Raises:
+            BrokerUnavailable: Redis could not be reached within `timeout_s`.
+            CallError: This executor has no such tool.
+        """
+        submitted = self._dispatcher.attach(task_id, name)
+        assert submitted.sent is not None
+        submitted.sent.result()
+        return PendingCall(self._dispatcher, submitted)
+
     def execute(
-        self, call: ToolCall | str, arguments: Arguments = None, *, priority: Priority | None = None
+        self,
+        call: ToolCall | str,
+        arguments: Arguments = None,
+        *,
+        priority: Priority | None = None,
+        context: object = None,
     ) -> ToolResult:
         """Run a call and wait for its answer. Raises as `submit` does, and nothing else.
 
@@ -346,11 +307,14 @@ class ToolExecutor(BaseExecutor):
             call: A `ToolCall`, or the name of a tool.
             arguments: With a name: a mapping, or the text that a model wrote.
             priority: Of this call; None: that of the `ToolCall`, or else that of the executor.
+            context: For the summarizer, as it is: what the agent wants to know, or its conversation.
         """
-        [submitted] = self._dispatcher.start([build_call(call, arguments, priority)])
+        [submitted] = self._dispatcher.start([build_call(call, arguments, priority)], context=context)
         return submitted.answered.result()
 
-    def execute_many(self, calls: Iterable[ToolCall | tuple[str, Arguments]]) -> list[ToolResult]:
+    def execute_many(
+        self, calls: Iterable[ToolCall | tuple[str, Arguments]], *, context: object = None
+    ) -> list[ToolResult]:
         """Run calls in parallel, with one deadline; the answers come in the order of the calls.
 
         Each call has its own answer. If Redis cannot be reached any more, those that could not be enqueued are
@@ -358,12 +322,13 @@ class ToolExecutor(BaseExecutor):
 
         Args:
             calls: Each a `ToolCall`, or a name and arguments.
+            context: As of `execute`, for all of them.
 
         Raises:
             BrokerUnavailable: No call at all could be enqueued within `timeout_s`.
             ValueError: One of the calls cannot be sent as JSON. Nothing was sent.
         """
-        submitted = self._dispatcher.start(build_calls(calls))
+        submitted = self._dispatcher.start(build_calls(calls), context=context)
         wait([call.answered for call in submitted])
         return self._dispatcher.read_answers(submitted)
 

@@ -1,6 +1,6 @@
-"""Asking the workers for the tools of each server.
+"""Listing the tools of each server: from the catalogue where that is current, and otherwise by asking a worker.
 
-Owns the requests, and the last list of an executor. Its coroutine runs on the background loop.
+Owns the requests to workers, and the last list of an executor. Its coroutine runs on the background loop.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tarsy_tasks.agent.background import start_in_background
 from tarsy_tasks.agent.connection import AgentConnection, connection_of
+from tarsy_tasks.agent.current_lists import read_current_lists
 from tarsy_tasks.agent.redis_errors import connection_errors
 from tarsy_tasks.agent.reply_listener import Meta
 from tarsy_tasks.agent.results import read_listing
@@ -33,21 +34,27 @@ _NOT_LISTED = "No tools were listed."
 @dataclass(eq=False)
 class ToolLister:
     """Lists the tools of one executor; `last` is the last list, `find_app` as for `CallDispatcher`, and
-    `find_own_tools` gives those of the package itself."""
+    `find_own_tools` gives those of the package and of the agent itself; `labels_servers`: descriptions begin with
+    `[MCP:server]`."""
 
     find_app: "Callable[[], Celery]"
     selection: Selection
     timeout_s: float
     find_own_tools: Callable[[], list[ToolDefinition]] = list
+    labels_servers: bool = False
     last: ToolList | None = None
 
     async def list_tools(self) -> ToolList:
-        """Ask workers for the tools of each server. A server that did not answer is one of `failed_servers`. Raises
-        `BrokerUnavailable` if this user can ask for no server."""
+        """The tools of each server; workers are asked for those that `read_current_lists` leaves out. A server that did
+        not answer is one of `failed_servers`. Raises `BrokerUnavailable` if this user can ask for no server."""
         deadline = time.monotonic() + self.timeout_s
         self.selection.refresh()
         servers = self.selection.servers
-        listings = await asyncio.gather(*(self._ask(server, deadline) for server in servers), return_exceptions=True)
+        current = await read_current_lists(self.find_app(), servers, deadline, _NOT_LISTED) if servers else {}
+        asked = [server for server in servers if server not in current]
+        answers = await asyncio.gather(*(self._ask(server, deadline) for server in asked), return_exceptions=True)
+        by_server: dict[str, ToolListing | BaseException] = {**current, **dict(zip(asked, answers, strict=True))}
+        listings = [by_server[server] for server in servers]
         if listings and isinstance(listings[0], BrokerUnavailable) and all(map(_is_unsent, listings)):
             raise listings[0]
         tools: list[ToolDefinition] = []
@@ -66,6 +73,8 @@ class ToolLister:
             selected = self.selection.tool_filter.get(server, frozenset())
             if missing := selected - {tool.tool for tool in listing.tools}:
                 failed[server] = f"it has no tool {', '.join(sorted(missing))}"
+        if self.labels_servers:
+            tools = [_label(tool) for tool in tools]
         listed = ToolList([*tools, *self.find_own_tools()], dict(sorted(failed.items())), instructions)
         if self.last is not None:
             listed.take_index(self.last)
@@ -101,6 +110,10 @@ class ToolLister:
 async def _withdraw(connection: AgentConnection, task_id: str, server: str, deadline: float) -> None:
     with suppress(*connection_errors()):
         await withdraw(connection, task_id, server, deadline)
+
+
+def _label(tool: ToolDefinition) -> ToolDefinition:
+    return tool.model_copy(update={"description": f"[MCP:{tool.server}] {tool.description or tool.title}".rstrip()})
 
 
 def _is_unsent(listing: ToolListing | BaseException) -> bool:

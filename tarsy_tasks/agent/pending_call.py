@@ -16,7 +16,7 @@ from tarsy_tasks.agent.submitted import SubmittedCall
 from tarsy_tasks.agent.waiting import seconds_until
 from tarsy_tasks.call_events import CallEvent
 from tarsy_tasks.errors import ResultTimeout
-from tarsy_tasks.models import ToolResult
+from tarsy_tasks.models import ParkedCall, ToolResult
 
 __all__ = ["BasePendingCall", "PendingCall"]
 
@@ -47,6 +47,11 @@ class BasePendingCall(Generic[P]):
     def done(self) -> bool:
         """Whether the answer is there."""
         return self._submitted.answered.done()
+
+    @property
+    def parked(self) -> ParkedCall | None:
+        """Why the call waits, if it was parked (docs/approval.md): as last heard, also when it has gone on since."""
+        return self._submitted.parked
 
     def _patience_s(self, until: float | None = None) -> float:
         """How long to wait now: until a monotonic time, or as long as the call may take, whose deadline may move."""

@@ -47,7 +47,8 @@ _FOREIGN_POLL_S = 0.25
 
 
 Hear = Callable[[Meta], None]
-"""Takes the answer to a task. It is called on the background loop, and must not raise."""
+"""Takes the answer to a task, and before that the state of a parked call, as often as it is read. It is called on the
+background loop, and must not raise."""
 HearEvents = Callable[[EventBatch], object]
 """The same for what happens to a call while it runs."""
 _EVENTS = b'{"events":'
@@ -130,7 +131,8 @@ class ReplyListener:
             self._callers -= 1
 
     def expect(self, task_id: str, hear: Hear) -> None:
-        """Have `hear` called with the answer to a task, once. To be called before the task is published."""
+        """Have `hear` called with the answer to a task, and before that with the state of a parked call. To be called
+        before the task is published."""
         self._pending.setdefault(task_id, []).append(hear)
         is_foreign = not task_id.startswith(self._id_prefix)
         if self._poll_timer is None or is_foreign > self._has_foreign:
@@ -181,7 +183,7 @@ class ReplyListener:
         """Calls are more important than their events."""
         if not self.refuses_events:
             self.refuses_events = True
-            logger.warning("events of calls cannot be heard: %s. An operator must renew the ACL rules of Redis", error)
+            logger.warning("no events of calls: %s. An operator must load the current ACL rules into Redis", error)
 
     async def poll(self, *task_ids: str) -> None:
         """Read answers that may be stored already. Raises one of `connection_errors`."""
@@ -273,7 +275,11 @@ class ReplyListener:
             hear(batch)
 
     def _complete(self, task_id: str, meta: Meta) -> None:
-        if str(meta["status"]) not in _READY_STATES:
+        status = str(meta["status"])
+        if status == keys.PARKED_STATE:
+            for hear in tuple(self._pending.get(task_id, ())):
+                hear(meta)
+        if status not in _READY_STATES:
             return
         for hear in self._pending.pop(task_id, ()):
             hear(meta)

@@ -16,7 +16,9 @@ from tarsy_tasks.tool_names import build_name_list, listed_name, resolve_server,
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ["Selection", "find_servers"]
+    from tarsy_tasks.config.servers import ServerConfig
+
+__all__ = ["Selection", "find_servers", "follow_servers"]
 
 _KNOWN_NAMES = 256
 _NAME_CHARS = 80
@@ -31,6 +33,7 @@ class Selection:
     Attributes:
         servers: Ids of the selected servers, in the order given; or of all, as of the last `refresh`.
         tool_filter: For some servers, the tools; an empty set means all.
+        native: The tools that are functions of the agent, by the part of their names that stands for a server.
         resolve: Gives the server and the tool that a name means, as far as they can be known without the server's list.
             Raises `ToolNameError`.
     """
@@ -42,12 +45,13 @@ class Selection:
         app: "Celery | None",
     ) -> None:
         wanted = None if servers is None else build_name_list(servers, "servers")
-        self._look = _follow_servers(app) if wanted is None else None
+        self._look = follow_servers(app) if wanted is None else None
         configured = find_servers(app) if self._look is None else list(self._look())
         self.servers = list(dict.fromkeys(wanted if wanted is not None else configured or ()))
         if configured is not None and (unknown := [server for server in self.servers if server not in configured]):
             known = ", ".join(configured) or "none"
             raise ValueError(f"servers not configured or not enabled: {', '.join(unknown)}. Configured: {known}.")
+        self.native: dict[str, list[str]] = {}
         # A model calls the same few tools again and again.
         known = lru_cache(_KNOWN_NAMES)(self._resolve)
         self.resolve: Callable[[str], tuple[str, str]] = known
@@ -67,6 +71,29 @@ class Selection:
     def is_own(self, server: str) -> bool:
         """Whether a server is none, but the package itself."""
         return server == _OWN and server not in self.servers
+
+    def add_native(self, server: str, tool: str) -> None:
+        """Have a name mean a function of the agent.
+
+        Raises:
+            ValueError: There is a server of that name, or such a tool, or it cannot be a name.
+        """
+        from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN
+
+        if re.match(SERVER_ID_PATTERN, server) is None or server in (_OWN, *self.servers):
+            raise ValueError(f"{server!r} cannot stand before the name of a native tool: it is a server, or not valid")
+        if tool in self.native.setdefault(server, []):
+            raise ValueError(f"there is a native tool `{server}.{tool}` already")
+        self.native[server].append(tool)
+        self._forget_names()
+
+    def remove_native(self, server: str) -> None:
+        """Have no name mean a function of the agent under `server`. Raises `ValueError` if none does."""
+        if self.native.pop(server, None) is None:
+            raise ValueError(
+                f"there are no native tools under {server!r}; there are: {', '.join(self.native) or 'none'}"
+            )
+        self._forget_names()
 
     def refresh(self) -> bool:
         """Where all servers are selected, go by the configuration as it is now. Returns whether they have changed."""
@@ -96,7 +123,9 @@ class Selection:
     def _find(self, name: str) -> tuple[str, str]:
         if _OWN not in self.servers and _OWN_TOOL.fullmatch(name):
             return _OWN, READ_RESULT.partition(".")[2]
-        server, tool = resolve_server(name, self.servers)
+        server, tool = resolve_server(name, [*self.servers, *self.native])
+        if server in self.native:
+            return resolve_tool_name(f"{server}.{tool}", self.native)
         if not (selected := self.tool_filter.get(server)):
             return server, tool
         try:
@@ -110,8 +139,8 @@ class Selection:
             ) from None
 
 
-def _follow_servers(app: "Celery | None") -> Callable[[], Collection[str]]:
-    """Gives the ids of all servers, whenever it is called: those of the application or of the configuration file.
+def follow_servers(app: "Celery | None") -> "Callable[[], Mapping[str, ServerConfig]]":
+    """Gives all servers by id, whenever it is called: those of the application or of the configuration file.
 
     Raises:
         ConfigError: The configuration is missing or wrong.

@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from tarsy_tasks.agent.advice import Adviser, Permission
 from tarsy_tasks.agent.connection import connection_of
@@ -17,7 +17,8 @@ from tarsy_tasks.agent.tool_list import ToolList
 from tarsy_tasks.agent.waiting import seconds_until
 from tarsy_tasks.errors import BrokerUnavailable, ToolNameError
 from tarsy_tasks.models import ToolDefinition
-from tarsy_tasks.server_status import ServerStatus, build_statuses, status_command
+from tarsy_tasks.server_status import ServerState, ServerStatus, build_statuses, status_command
+from tarsy_tasks.telemetry.health_records import HealthStatus, ServerHealth
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -35,21 +36,25 @@ class ToolInfo:
         tool: Its definition, as last listed.
         server: The status of its server.
         permission: Whether a call would be permitted, as far as this process knows; a worker decides.
+        runs_in: `agent` for a native tool, which this process runs without asking a worker: what a policy says of it is
+            only advice.
     """
 
     tool: ToolDefinition
     server: ServerStatus
     permission: Permission
+    runs_in: Literal["agent", "worker"] = "worker"
 
 
 @dataclass(eq=False)
 class ServerStatuses:
-    """Reads for one executor; `find_app` as for `CallDispatcher`."""
+    """Reads for one executor; `find_app` as for `CallDispatcher`. `find_native` gives the functions of the agent."""
 
     find_app: "Callable[[], Celery]"
     selection: Selection
     adviser: Adviser
     timeout_s: float
+    find_native: Callable[[], Sequence[ToolDefinition]] = tuple
 
     async def read_all(self) -> dict[str, ServerStatus]:
         """The status of each selected server. Raises `BrokerUnavailable`."""
@@ -69,6 +74,8 @@ class ServerStatuses:
     async def find_tool(self, name: str) -> ToolInfo:
         """The tool that a name means. Raises as `read_one`, also if there is no such tool."""
         server, tool = self.selection.resolve(name)
+        if server in self.selection.native:
+            return self._describe_native(server, tool)
         status = await self.read_one(server)
         found = status.find(tool)
         return ToolInfo(found, status, self.adviser.advise(found.name, None))
@@ -78,12 +85,21 @@ class ServerStatuses:
         it."""
         try:
             server, tool = self.selection.resolve(name)
+            if server in self.selection.native:
+                return False
             if any(each.server == server and each.tool == tool for each in listed or ()):
                 return True
             (await self.read_one(server)).find(tool)
         except ToolNameError:
             return False
         return True
+
+    def _describe_native(self, server: str, tool: str) -> ToolInfo:
+        tools = [each for each in self.find_native() if each.server == server]
+        [found] = [each for each in tools if each.tool == tool]
+        health = ServerHealth(server=server, status=HealthStatus.HEALTHY)
+        status = ServerStatus(server=server, state=ServerState.CONNECTED, health=health, tools=tuple(tools))
+        return ToolInfo(found, status, self.adviser.advise(found.name, None), "agent")
 
     async def _read(self, servers: Sequence[str]) -> dict[str, ServerStatus]:
         if not servers:

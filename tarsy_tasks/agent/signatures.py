@@ -31,6 +31,7 @@ def tool_signature(
     run_id: str | None = None,
     priority: Priority = NORMAL,
     no_cache: bool = False,
+    park: bool = False,
     app: "Celery | None" = None,
 ) -> "Signature":
     """A tool call as an immutable signature that names its queue.
@@ -47,6 +48,7 @@ def tool_signature(
         run_id: In which run, for the audit.
         priority: `interactive`, `normal` or `batch`.
         no_cache: As of `ToolCall`.
+        park: What follows waits while a person has to approve the call (docs/approval.md); else it is rejected.
         app: The Celery application to send it with, whose configuration names the servers. None: the package's own.
 
     Raises:
@@ -63,7 +65,13 @@ def tool_signature(
 
     app = agent_app() if app is None else app
     info = CallInfo(
-        call_id=call_id, name=name, timeout_s=timeout_s, agent_id=agent_id, run_id=run_id, no_cache=no_cache
+        call_id=call_id,
+        name=name,
+        timeout_s=timeout_s,
+        agent_id=agent_id,
+        run_id=run_id,
+        no_cache=no_cache,
+        park=park,
     )
     return app.signature(
         "tarsy.call_tool",

@@ -6,22 +6,42 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from tarsy_tasks.agent.event_stream import CallEvents
 from tarsy_tasks.agent.idempotency import Claim
 from tarsy_tasks.agent.waiting import seconds_until
 from tarsy_tasks.broker.task_names import CALL_TOOL
 from tarsy_tasks.methods import TOOL_CALL
-from tarsy_tasks.models import ToolCall, ToolResult
+from tarsy_tasks.models import ParkedCall, ToolCall, ToolResult
 from tarsy_tasks.priorities import NORMAL, PRIORITIES, Priority
 
-__all__ = ["Arguments", "SubmittedCall", "build_call", "build_calls", "check_priority", "encode_arguments"]
+__all__ = [
+    "Arguments",
+    "FunctionOrder",
+    "SubmittedCall",
+    "build_call",
+    "build_calls",
+    "check_priority",
+    "encode_arguments",
+]
 
 _encode = json.JSONEncoder(allow_nan=False).encode
 
 Arguments = Mapping[str, Any] | str | None
 """A mapping, or the text that a model wrote."""
+
+
+class FunctionOrder(NamedTuple):
+    """What functions of the agent get besides the call.
+
+    Attributes:
+        context: As the agent gave it with the call.
+        loop: Where coroutine functions run; None for synchronous agents.
+    """
+
+    context: object
+    loop: asyncio.AbstractEventLoop | None
 
 
 @dataclass(slots=True, eq=False)
@@ -46,9 +66,14 @@ class SubmittedCall:
         answered: Done with its answer, or with the error why it could not be enqueued.
         context: The context variables of the agent's code that asked for it.
         hear: Called with the stored answer; None before one is expected.
-        sending: The task that sends it, if it could not be sent at once.
+        sending: The task that sends it, if it could not be sent at once; later the one that summarizes its result.
         timer: Ends it at its deadline.
         events: Hears what happens to it while it runs; None if nobody listens.
+        order: For functions of the agent; None if the executor has none.
+        is_local: Only such a function ends it now: it runs in this process, or its answer is being summarized.
+        parks: Its agent also waits while it is parked.
+        parked: Why it waited when it was parked last; None if it was not.
+        is_attached: Another executor sent it, and this one only waits for it.
     """
 
     call: ToolCall
@@ -69,9 +94,14 @@ class SubmittedCall:
     answered: "Future[ToolResult]" = field(default_factory=Future["ToolResult"])
     context: Context = field(default_factory=copy_context)
     hear: Callable[[Mapping[str, Any]], None] | None = None
-    sending: "asyncio.Task[None] | None" = None
+    sending: "asyncio.Task[Any] | None" = None
     timer: asyncio.TimerHandle | None = None
     events: CallEvents | None = None
+    order: FunctionOrder | None = None
+    is_local: bool = False
+    parks: bool = False
+    parked: ParkedCall | None = None
+    is_attached: bool = False
 
     def confirm(self) -> None:
         """Redis has it in its queue."""

@@ -49,6 +49,13 @@ class UnansweredCalls:
         if not call.has_ended:
             call.timer = asyncio.get_running_loop().call_at(call.deadline, self._end_at_deadline, call)
 
+    def move_deadline(self, call: SubmittedCall, deadline: float) -> None:
+        """A call has time until then; monotonic time."""
+        call.deadline = deadline
+        if call.timer is not None:
+            call.stop_timer()
+            self.start_timer(call)
+
     def reject(self, call: SubmittedCall, error: CallError) -> None:
         """End a call that is not sent, for what it asks."""
         answer = results.answer_with(error, call)
@@ -79,6 +86,8 @@ class UnansweredCalls:
         call.stop_timer()
         if call.sending is not None:
             call.sending.cancel()
+        if call.is_local:
+            return
         if call.id:
             start_in_background(self._withdraw(call, is_cancelled=True))
         elif not self.selection.is_own(call.server):
@@ -87,6 +96,10 @@ class UnansweredCalls:
     async def cancel(self, call: SubmittedCall) -> None:
         """As `CallDispatcher.cancel`."""
         if call.has_ended:
+            return
+        if call.is_local:
+            if call.sending is not None:
+                call.sending.cancel()
             return
         try:
             found = await self._ask_what_became_of(call, _WITHDRAW_S)
@@ -114,20 +127,27 @@ class UnansweredCalls:
             self.end_unsent(call, self.unreachable(may_have_run=True))
 
     async def _end_unanswered(self, call: SubmittedCall) -> None:
-        if call.events is not None and await self._has_more_time(call):
+        if (call.events is not None or call.parks) and await self._has_more_time(call):
             call.stop_timer()
             self.start_timer(call)
+            return
+        if call.is_attached:
+            call.end(self._give_up(call))
             return
         withdrawing = start_in_background(self._withdraw(call))
         await asyncio.wait((withdrawing,), timeout=_WITHDRAW_S)
         call.end(withdrawing.result() if withdrawing.done() else self._give_up(call))
 
     async def _has_more_time(self, call: SubmittedCall) -> bool:
-        """Whether the deadline of a call was moved, and the batch that said so was lost."""
+        """Whether the deadline of a call was moved, and what said so was lost; or it has its answer."""
+        replies = self._connection.replies
         with suppress(TimeoutError, *connection_errors()):
             async with asyncio.timeout(_WITHDRAW_S):
-                await self._connection.replies.poll_events(call.id)
-        return call.seconds_left() > 0
+                if call.events is not None:
+                    await replies.poll_events(call.id)
+                if call.parks:
+                    await replies.poll(call.id)
+        return call.has_ended or call.seconds_left() > 0
 
     async def _withdraw(
         self, call: SubmittedCall, *, is_cancelled: bool = False, retry_for_s: float = 0.0

@@ -79,6 +79,8 @@ _WORKERS_OWN = (
     keys.QUEUES,
     keys.LEASES,
     keys.DELAYED,
+    keys.PARKED,
+    keys.parked_key("*"),
     keys.SWEEPS,
     keys.DEAD_LETTERS,
     keys.dead_letter_key("*"),

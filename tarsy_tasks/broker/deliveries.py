@@ -11,6 +11,7 @@ worker's `guard` begins, plain calls are answered and agents withdraw. `result_b
        │  ▲              │ ▲              │
        │  └── requeued, or lease lapsed ──┘ (it stays begun)
        │  └──────── delayed, until its time has come: an ETA, or a call that is requeued for a while
+       │  └──────── parked, until somebody has decided about it (`parked_calls`)
        └──withdraw──► withdrawn: nobody waits any more, and it had not begun
 
 A message has an entry in the table from its publication on, so one that was popped for a connection that broke is found
@@ -35,6 +36,7 @@ from tarsy_tasks.broker.delayed import release_due
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.large_results import LargeWrite, answer_large, refusals
 from tarsy_tasks.broker.limits import answer_counted, give_back
+from tarsy_tasks.broker.parked_calls import Parking
 from tarsy_tasks.broker.priority_lists import priority_of_list
 from tarsy_tasks.broker.script import Script
 from tarsy_tasks.broker.steps import MARKER_TTL_S
@@ -117,6 +119,7 @@ class Delivery:
         answered: Result and acknowledgement went out together.
         kept: It must not be acknowledged: its answer could not be stored.
         wait_s: If it is requeued, how long it is delayed before it is back in its queue.
+        parking: If it is requeued, and parked instead: what is written of it.
         record: What the worker knows of it; None for what is not a call.
         large: What is to be kept with its answer; None if that is small.
         forget: Has the channel count it as waiting for its acknowledgement no longer; None if it has no channel.
@@ -133,6 +136,7 @@ class Delivery:
     answered: bool = False
     kept: bool = False
     wait_s: float = 0.0
+    parking: Parking | None = None
     record: AuditSource | None = None
     forget: Callable[[], None] | None = None
     large: LargeWrite | None = None
@@ -300,9 +304,12 @@ class Deliveries:
         return text or b"", read_begun(begun or b"")
 
     def requeue(self, delivery: Delivery) -> None:
-        """Put a message back at the head of its list, or delay it by its `wait_s`; this delivery does not count."""
+        """Put a message back at the head of its list, delay it by its `wait_s`, or park it; this delivery does not
+        count."""
         if delivery.counted:
             self._give_back(delivery)
+        if delivery.parking is not None and delivery.parking.park(self.exchange, delivery.queue, delivery.tag):
+            return
         if delivery.wait_s <= 0 or not self.delay(delivery, wait_s=delivery.wait_s):
             steps.requeue.run(self.exchange, home=delivery.queue, tag=delivery.tag)
 

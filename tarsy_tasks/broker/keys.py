@@ -47,6 +47,10 @@ LEASES = "tarsy:leases"
 """Sorted set of the leases, queue and tag with a line break between, by when they were renewed."""
 DELAYED = "tarsy:delayed"
 """Sorted set of the messages whose time has not come, queue and tag with a line break between, by when they are due."""
+PARKED = "tarsy:parked"
+"""Sorted set of the parked calls, queue and tag with a line break between, by when they are woken in any case."""
+PARKED_STATE = "PARKED"
+"""The state of their tasks, which is no state of Celery's own."""
 SWEEPS = "tarsy:sweeps"
 """Hash: when the last sweep was, and until when sweeps restore nothing."""
 DEAD_LETTERS = "tarsy:poisoned"
@@ -210,6 +214,8 @@ server_log_key = _prefixed("tarsy:server-log:")
 """Stream with a TTL of the latest lines that a server wrote to stderr, a JSON object in the field `line` of each."""
 call_marker = _prefixed("tarsy:call:")
 """Hash of one call: its delivery count, state and owner. It has a TTL; workers write it."""
+parked_key = _prefixed("tarsy:parked:")
+"""The record of a parked call: why it waits, and what was decided. It has a TTL; workers and operators write it."""
 withdrawn_key = _prefixed("tarsy:withdrawn:")
 """Exists when a call is withdrawn. It has a TTL; agents write it."""
 cancelled_key = _prefixed("tarsy:cancelled:")

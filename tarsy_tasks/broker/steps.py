@@ -5,8 +5,8 @@ when each step is taken.
 
 An entry of the in-flight table is a text of three lines: queue, garbage time, message. A lease is one of two: queue and
 tag. The marker of a call is a hash with the fields `mark` (its state), `owner`, `begun` (who began it and when, a line
-each), `taken`, `deliveries`, `lost_pops`, `suspect` (it is isolated) and `told` (its dead letter is in the audit and in
-the log).
+each), `taken`, `deliveries`, `lost_pops`, `suspect` (it is isolated), `parked` (`parked_calls`) and `told` (its dead
+letter is in the audit and in the log).
 """
 
 from functools import partial
@@ -102,6 +102,7 @@ KEYS: dict[str, KnownKey] = {
     "unacked": keys.UNACKED,
     "leases": keys.LEASES,
     "delayed": keys.DELAYED,
+    "parked": keys.PARKED,
     "queues": keys.QUEUES,
     "sweeps": keys.SWEEPS,
     "dead_letters": keys.DEAD_LETTERS,
@@ -109,6 +110,7 @@ KEYS: dict[str, KnownKey] = {
     "waiting": (keys.waiting_key, "home"),
     "marker": (keys.call_marker, "tag"),
     "withdrawn": (keys.withdrawn_key, "tag"),
+    "parked_call": (keys.parked_key, "tag"),
     "cancelled": (keys.cancelled_key, "tag"),
     "dead_letter": (keys.dead_letter_key, "tag"),
     "stored_result": (keys.result_key, "tag"),
@@ -362,6 +364,7 @@ def renew(*, renewed: Table) -> None: ...
     if state then return {state, 1} end
     redis.call('SET', withdrawn, 1, 'EX', marker_ttl_s)
     local is_delayed = redis.pcall('ZREM', delayed, home .. '\\n' .. tag) == 1
+        or redis.call('HEXISTS', marker, 'parked') == 1
     if redis.call('ZREM', waiting, tag) == 1 or is_delayed then
         local in_flight = redis.call('HGET', unacked, tag)
         redis.call('HDEL', unacked, tag)

@@ -26,7 +26,10 @@ _ids = click.argument("ids", metavar="ID…", nargs=-1, required=True)
 
 @click.group()
 def dead_letters() -> None:
-    """List, show, retry or delete dead letters: messages whose workers were lost three times. Kept for a week."""
+    """List, show, retry or delete dead letters: messages that cost several workers, or that cannot be read.
+
+    They are kept for a week.
+    """
 
 
 @dead_letters.command("list")

@@ -29,7 +29,7 @@ def tools() -> None:
 
 @tools.command("list")
 @click.argument("servers", nargs=-1, shell_complete=complete_server)
-@click.option("--live", is_flag=True, help="Ask the workers instead of reading the catalogue in Redis.")
+@click.option("--live", is_flag=True, help="List what the sessions of the workers know now, and the servers that fail.")
 @click.option("--timeout", "timeout_s", default=30.0, show_default=True, help="Seconds to wait for the workers.")
 @json_option
 def list_tools(servers: tuple[str, ...], timeout_s: float, *, live: bool, as_json: bool) -> None:
@@ -68,7 +68,7 @@ def list_tools(servers: tuple[str, ...], timeout_s: float, *, live: bool, as_jso
     "--server", "servers", multiple=True, shell_complete=complete_server, help="Only of this server; repeatable."
 )
 @click.option("--limit", default=8, show_default=True, type=click.IntRange(min=1), help="How many tools at most.")
-@click.option("--live", is_flag=True, help="Ask the workers instead of reading the catalogue in Redis.")
+@click.option("--live", is_flag=True, help="List what the sessions of the workers know now, and the servers that fail.")
 @click.option("--timeout", "timeout_s", default=30.0, show_default=True, help="Seconds to wait for the workers.")
 @json_option
 def search_tools(

@@ -3,7 +3,8 @@
     loading       finds and loads a file; `file`, `yaml_tree` and `toml_tree` have its syntax
     dialects      the clients whose files are understood; `roots` finds the servers, `entries` reads one by the rules of
                   `own_keys`, `key_rules` and `tarsy_keys`, `placeholders` are clients' references
-    servers       the models; `auth`, `sandbox` and `texts` are their parts, `server_ids` the syntax of ids
+    servers       the models; `auth`, `sandbox`, `approval` and `texts` are their parts, `transports` and
+                  `server_ids` how transports and ids are spelled
     problems      the wording of errors; `json_schema` is the schema for editors
     variables     references to variables and files; `resolved` is a server with their values
     secret_places where a server's configuration has secrets
@@ -12,6 +13,7 @@
 Agents import this package, so it imports neither `yaml` nor `mcp` nor `celery`.
 """
 
+from tarsy_tasks.config.approval import Approval
 from tarsy_tasks.config.auth import ApiKeyAuth, BearerAuth, OAuthAuth, OAuthClientCredentials, OAuthSignIn
 from tarsy_tasks.config.inheritance import variables_of
 from tarsy_tasks.config.json_schema import config_schema
@@ -22,6 +24,7 @@ from tarsy_tasks.config.servers import Config, Masking, Retry, ServerConfig, Tim
 
 __all__ = [
     "ApiKeyAuth",
+    "Approval",
     "BearerAuth",
     "Config",
     "Masking",

@@ -121,7 +121,7 @@ DIALECTS: tuple[Dialect, ...] = (
             "data_masking": data_masking,
             "timeout": duration("timeouts", "call_s", unit_s=1),
         },
-        ignored="server_id server_type summarization",
+        ignored="server_id server_type",
         file_keys=None,
     ),
     Dialect(

@@ -7,7 +7,8 @@ from typing import Any
 
 from tarsy_tasks.config.auth import AUTH_MODELS
 from tarsy_tasks.config.key_rules import AUTH_FILE_KEYS
-from tarsy_tasks.config.servers import TRANSPORTS, ServerConfig
+from tarsy_tasks.config.servers import ServerConfig
+from tarsy_tasks.config.transports import TRANSPORTS
 
 __all__ = ["config_schema"]
 

@@ -11,8 +11,10 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
+from tarsy_tasks.config.approval import Approval
 from tarsy_tasks.config.auth import AUTH_MODELS
 from tarsy_tasks.config.entries import ServerEntry
+from tarsy_tasks.config.error_budget import ErrorBudget
 from tarsy_tasks.config.file import ConfigFile, read_config_file
 from tarsy_tasks.config.key_rules import AUTH_FILE_KEYS
 from tarsy_tasks.config.own_keys import OWN_KEYS
@@ -21,7 +23,8 @@ from tarsy_tasks.config.roots import FoundServers, find_servers, read_intercepto
 from tarsy_tasks.config.sandbox import Sandbox
 from tarsy_tasks.config.secret_places import find_exposed, find_written
 from tarsy_tasks.config.server_ids import build_server_id
-from tarsy_tasks.config.servers import Cache, Config, ErrorBudget, Masking, Retry, ServerConfig, Timeouts
+from tarsy_tasks.config.servers import Cache, Config, Masking, Retry, ServerConfig, Timeouts
+from tarsy_tasks.config.summarization import Summarization
 from tarsy_tasks.errors import ConfigError
 
 __all__ = [
@@ -172,10 +175,14 @@ def _known_keys(loc: KeyPath) -> Iterable[str]:
             return [*ErrorBudget.model_fields]
         case ("cache",):
             return [*Cache.model_fields]
+        case ("summarization",):
+            return [*Summarization.model_fields]
         case ("masking",):
             return [*Masking.model_fields]
         case ("sandbox",):
             return [*Sandbox.model_fields]
+        case ("approval",):
+            return [*Approval.model_fields]
         case ("auth", str(auth_type)):
             fields = AUTH_MODELS[auth_type].model_fields
             known = {field.alias or name for name, field in fields.items()}

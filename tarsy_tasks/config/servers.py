@@ -4,7 +4,6 @@ Owns the models, their rules and defaults. Loading them is in `loading`; texts k
 resolves them (`variables`).
 """
 
-import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
@@ -12,28 +11,19 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from tarsy_tasks.config.approval import Approval, ApprovalSetting
 from tarsy_tasks.config.auth import ApiKeyAuth, Auth
+from tarsy_tasks.config.error_budget import ErrorBudget
 from tarsy_tasks.config.problems import describe_kind, quote, suggest
 from tarsy_tasks.config.sandbox import SandboxSetting
 from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN
+from tarsy_tasks.config.summarization import Summarization
 from tarsy_tasks.config.texts import Command, EnvName, HeaderName, HeaderValue, HiddenTexts, Line, Model, Text, Url
+from tarsy_tasks.config.transports import TRANSPORTS, read_transport, transport_of_url
 from tarsy_tasks.config.variables import is_broker_variable
 
-__all__ = ["TRANSPORTS", "Cache", "Config", "ErrorBudget", "Masking", "Retry", "ServerConfig", "Timeouts"]
+__all__ = ["Cache", "Config", "Masking", "Retry", "ServerConfig", "Timeouts"]
 
-TRANSPORTS = {
-    "stdio": "stdio",
-    "http": "http",
-    "streamable-http": "http",
-    "streamable_http": "http",
-    "streamableHttp": "http",
-    "streamable": "http",
-    "sse": "sse",
-    "local": "stdio",
-    "remote": "",
-}
-"""Spelling → transport; empty: it follows from the URL. Case, `-` and `_` do not count."""
-_FOLDED = {spelling.replace("-", "").replace("_", "").lower(): name for spelling, name in TRANSPORTS.items()}
 _STDIO_KEYS = ("args", "env", "variables_file", "cwd", "inherit_env", "sandbox")
 _HTTP_KEYS = ("headers", "auth", "verify_ssl", "ca_file")
 
@@ -103,26 +93,6 @@ class Retry(Model):
         if self.min_wait_s > self.max_wait_s:
             raise ValueError(f"min_wait_s ({self.min_wait_s:g}) is greater than max_wait_s ({self.max_wait_s:g})")
         return self
-
-
-def _validate_rate(rate: float) -> float:
-    if 0 < rate < 1:
-        return rate
-    why = "no call may fail then, and the first one that does suspends it" if rate <= 0 else "it is never exceeded then"
-    raise ValueError(f"found {rate:g}, expected a number between 0 and 1, such as 0.5; {why}")
-
-
-class ErrorBudget(Model):
-    """How many calls of a server may fail before all workers suspend it for a while. Only calls fail that got no answer
-    in time, and those whose connection failed."""
-
-    max_failure_rate: Annotated[float, AfterValidator(_validate_rate)] = Field(
-        allow_inf_nan=False, description="The share of its calls that may fail, between 0 and 1."
-    )
-    window_s: float = Field(
-        default=60, ge=10, le=3600, allow_inf_nan=False, description="The calls of so many seconds count."
-    )
-    min_calls: int = Field(default=20, ge=2, description="With fewer calls in the window it is not suspended.")
 
 
 class Cache(Model):
@@ -268,10 +238,18 @@ class ServerConfig(Model):
         description="Instead of `result_limit`: by the name of a tool, or else by the first glob (`get_*`) that "
         "matches.",
     )
+    summarization: Summarization | None = Field(
+        default=None, description="Which of its results agents have summarized, if they have a `summarizer`."
+    )
     pin: Literal["warn", "block"] = Field(
         default="warn",
         description="What happens to a tool whose definition changed since its approval. warn: the log and `tools "
         "diff` show it; block: its calls are also rejected until `tools approve`.",
+    )
+    approval: ApprovalSetting = Field(
+        default_factory=Approval,
+        description="Which calls a person has to approve before they are sent: `always`, `destructive`, `never`, or a "
+        "mapping.",
     )
     masking: Masking = Field(
         default_factory=Masking, description="What is masked in results, errors and output of the server."
@@ -291,8 +269,8 @@ class ServerConfig(Model):
     @model_validator(mode="before")
     @classmethod
     def _infer_transport(cls, data: JsonValue) -> JsonValue:
-        if isinstance(data, dict) and _fold(data.get("transport", "remote")) == "":
-            return {**data, "transport": _follow(data.get("url"))}
+        if isinstance(data, dict) and read_transport(data.get("transport", "remote")) == "":
+            return {**data, "transport": transport_of_url(data.get("url"))}
         return data
 
     @field_validator("inherit_env", mode="before")
@@ -326,26 +304,12 @@ class ServerConfig(Model):
     def _validate_transport(cls, value: object, info: ValidationInfo) -> str:
         if not isinstance(value, str):
             raise ValueError(f"found {describe_kind(value)}, expected `stdio`, `http` or `sse`")
-        transport = _fold(value)
+        transport = read_transport(value)
         if transport is None:
             raise ValueError(f"{quote(value[:40])} is not a transport; {suggest(value, TRANSPORTS)}")
         if "command" in info.data and "url" in info.data:  # else one of them is invalid, which is reported already
             _validate_kind(transport, info.data)
         return transport
-
-
-def _fold(spelling: JsonValue) -> str | None:
-    """The transport that is meant; None if there is none of that name."""
-    return _FOLDED.get(re.sub("[-_ ]", "", spelling).lower()) if isinstance(spelling, str) else None
-
-
-def _follow(url: JsonValue) -> str:
-    """The transport, as far as the URL says: for SSE, servers by convention have an address of its own."""
-    if url is None:
-        return "stdio"
-    path = re.split(r"[?#]", url, maxsplit=1)[0] if isinstance(url, str) else ""
-    # A reference may end with it, as its default.
-    return "sse" if path.rstrip("/}").lower().endswith("/sse") else "http"
 
 
 def _validate_kind(transport: str, given: dict[str, Any]) -> None:

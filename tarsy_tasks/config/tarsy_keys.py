@@ -69,7 +69,7 @@ _OF_ONE_SERVER = frozenset(
     {"command", "args", "url", "url_file", "transport", "type", "cwd", "auth", "bearer_token", "bearer_token_file"}
 )
 _STARTUP = re.compile(r"startup(?:_mode)?|strict(?:_startup)?")
-_OF_THE_DEPLOYMENT = re.compile(r"health_.*|log_level|metrics.*|.*_interval|summarization")
+_OF_THE_DEPLOYMENT = re.compile(r"health_.*|log_level|metrics.*|.*_interval")
 _UNIT = re.compile(r"_(?:(?P<ms>ms|millis|milliseconds)|s|sec|secs|seconds)\Z")
 
 

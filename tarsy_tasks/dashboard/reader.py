@@ -352,5 +352,7 @@ def _describe_failure(meta: dict[str, Any]) -> str:
     status = str(meta.get("status"))
     if isinstance(result, dict):
         error = cast("dict[str, Any]", result)
+        if status == keys.PARKED_STATE:
+            return str(error.get("text"))
         return f"{status}: {error.get('exc_type')}: {error.get('exc_message')}"
     return status

@@ -32,7 +32,7 @@ _REMEDIES: Mapping[str, str] = {
     "need the new list of tools.",
     ErrorCode.AUDIT_UNAVAILABLE: "The audit is required and cannot be written. Check Redis and the audit file; the "
     "worker's log has the cause.",
-    ErrorCode.INTERCEPTOR_FAILED: "Fix the interceptor; the worker's log has its traceback.",
+    ErrorCode.INTERCEPTOR_FAILED: "Fix the interceptor that the worker's log names, or load the current ACL rules.",
     ErrorCode.SESSION_LOST: "The server's process or connection ended while a call ran. Look at its last lines, and "
     "check the effects of the call.",
     ErrorCode.WORKER_LOST: "A worker was killed or lost its connection. Check its memory limit and its log.",

@@ -257,15 +257,16 @@ def deny_over_limit(name: str, limit: Limit, kind: str, retry_after_s: float) ->
     if kind == "none":
         why = "it permits no call at all"
         text = (
-            f"{name} did not run: a limit of this deployment ({limit.place}) permits no call of it at all. Calling it "
-            "again will not help. Continue without it, or tell the user that an operator would have to permit it."
+            f"{name} did not run: a limit of this deployment ({limit.place}) does not permit any calls of it. "
+            "Calling it again will not help. Continue without it, or tell the user that an operator would have to "
+            "permit it."
         )
         return Denial(RuleKind.LIMIT, limit.place, why, text)
     why = f"{_OVER[kind]} ({limit.rule.terms})"
     after_s = max(0.001, round(retry_after_s, 3))
     text = (
         f"{name} did not run, because a limit of this deployment was reached ({limit.place}): {why}. "
-        f"Try again in {describe_wait(after_s)}, and not before."
+        f"Do not try again for {describe_wait(after_s)}."
     )
     return Denial(RuleKind.LIMIT, limit.place, why, text, after_s)
 
@@ -273,8 +274,8 @@ def deny_over_limit(name: str, limit: Limit, kind: str, retry_after_s: float) ->
 _OVER = {
     "rate": "too many calls in a short time",
     "concurrency": "too many calls are running",
-    "calls": "the calls of this day are used up",
-    "bytes": "the results of this day are used up",
+    "calls": "today's quota of calls is used up",
+    "bytes": "today's quota of result bytes is used up",
 }
 
 

@@ -59,7 +59,8 @@ class LimitRule(Model):
         "an empty list: all calls that it is about have it together.",
     )
     rate: str | None = Field(
-        default=None, description="How many calls in which time, as `10/s`, `10/min`, `10/h` or `10/day`; 0: none."
+        default=None,
+        description="How many calls in which time, as `10/s`, `10/min`, `10/h` or `10/day`; 0 permits no call.",
     )
     burst: int | None = Field(
         default=None,
@@ -68,9 +69,14 @@ class LimitRule(Model):
         description="How many calls of the rate may come at once; the default is what a second brings, at least 1.",
     )
     concurrency: int | None = Field(
-        default=None, ge=0, le=1000, description="How many calls may run at once, in all workers together; 0: none."
+        default=None,
+        ge=0,
+        le=1000,
+        description="How many calls may run at once, in all workers together; 0 permits no call.",
     )
-    calls_per_day: _Count | None = Field(default=None, description="How many calls on one day, in UTC; 0: none.")
+    calls_per_day: _Count | None = Field(
+        default=None, description="How many calls on one day, in UTC; 0 permits no call."
+    )
     bytes_per_day: Annotated[_Count, BeforeValidator(_parse_size)] | None = Field(
         default=None,
         description="How many bytes of results on one day, in UTC, as a number or as `50 MB`; 0: no call at all.",

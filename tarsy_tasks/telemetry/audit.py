@@ -105,6 +105,7 @@ class AuditEntry(BaseModel):
         error: The text that the agent got, masked and cut.
         policy: The version of the policy that decided whether it was permitted; None if none did.
         rule: The place of the rule in it that denied the call; None if it was permitted.
+        approval: What people decided of it, and who: `approved by ann, bob`; None if nobody was asked.
         attempts: How often the call was sent to the MCP server by the worker that answered it.
         duration_s: As in `ToolResult`.
         worker: Node name of the worker that wrote it; empty for an agent.
@@ -138,6 +139,7 @@ class AuditEntry(BaseModel):
     error: str | None = None
     policy: str | None = None
     rule: str | None = None
+    approval: str | None = None
     attempts: int = 0
     duration_s: float = Field(default=0.0, allow_inf_nan=False)
     worker: str = ""
@@ -218,10 +220,7 @@ class AuditPage:
 
 _EVERYTHING = AuditFilter()
 _DEFAULTS = {"priority": NORMAL, "operation": TOOL_CALL, "cached": False}
-_IDS = (
-    *("server", "operation", "agent_id", "run_id", "principal", "priority"),
-    *("call_id", "task_id", "error_code", "worker"),
-)
+_IDS = AuditFilter.model_fields.keys() - {"tool", "outcomes", "since", "until"}
 
 
 def read_audit(

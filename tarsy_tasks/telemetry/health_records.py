@@ -23,6 +23,7 @@ __all__ = [
     "ServerHealth",
     "TakenConfiguration",
     "fails_its_calls",
+    "is_fresh",
     "judge_health",
     "parse_record",
     "read_health",
@@ -38,15 +39,21 @@ _FAILING_SHARE = 0.9
 
 @dataclass(frozen=True)
 class TakenConfiguration:
-    """Which configuration a worker has: its version, and why it has not taken the one that was saved since."""
+    """Which configuration a worker has: its version, and why it has not taken the one that was saved since; whether it
+    lists its tools to all agents alike."""
 
     version: str
     error: str | None = None
+    lists_to_all: bool = False
 
     @property
-    def fields(self) -> dict[str, str | None]:
+    def fields(self) -> dict[str, str | bool | None]:
         """Those of its health records."""
-        return {"configuration": self.version, "configuration_error": self.error}
+        return {
+            "configuration": self.version,
+            "configuration_error": self.error,
+            "lists_to_all": self.lists_to_all,
+        }
 
 
 class HealthStatus(StrEnum):
@@ -98,6 +105,9 @@ class HealthRecord(BaseModel):
         last_error: Why the last attempt that failed to open a session did so, also when there is one again; masked.
         in_flight: Its calls that run in this worker.
         sessions_replaced: How many of the shared sessions replaced one that was lost.
+        tools_digest: `catalogue.digest_listing` of what the server lists, also while it is idle; None if the worker has
+            no list.
+        lists_to_all: The worker lists its tools to all agents alike: it has no policy, and takes unsigned messages.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -135,6 +145,8 @@ class HealthRecord(BaseModel):
     last_error: str | None = None
     in_flight: int = 0
     sessions_replaced: int = 0
+    tools_digest: str | None = None
+    lists_to_all: bool = False
 
 
 class ServerHealth(BaseModel):
@@ -242,9 +254,9 @@ def judge_health(
         reports: The records of the workers.
         now: The time of Redis, in seconds since the epoch; what is older than `RECORD_TTL_S` does not count.
     """
-    check = check if check is not None and _is_fresh(check, now) else None
+    check = check if check is not None and is_fresh(check, now) else None
     ordered = sorted(reports, key=lambda each: each.worker)
-    workers = {report.worker: report for report in ordered if _is_fresh(report, now)}
+    workers = {report.worker: report for report in ordered if is_fresh(report, now)}
     # A worker that took a check but does not report any more is gone.
     if check is not None and check.worker in workers and check.checked_at > workers[check.worker].checked_at:
         workers[check.worker] = check
@@ -292,7 +304,8 @@ def _verdict(
     return HealthStatus.HEALTHY, ""
 
 
-def _is_fresh(record: HealthRecord, now: float) -> bool:
+def is_fresh(record: HealthRecord, now: float) -> bool:
+    """Whether a record counts at a time of Redis, in seconds since the epoch."""
     return abs(now - record.checked_at) <= RECORD_TTL_S
 
 

@@ -4,24 +4,32 @@ Owns what takes the place of sending and listing. All else is the executors' own
 models write them, deadlines, `execute_many`.
 """
 
+import asyncio
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
+from functools import partial
+from inspect import isawaitable
+from typing import Any
 
 from tarsy_tasks.agent import results
 from tarsy_tasks.agent.advice import Adviser, Permission
 from tarsy_tasks.agent.async_executor import AsyncToolExecutor
-from tarsy_tasks.agent.background import run_in_background
+from tarsy_tasks.agent.background import call_in_background, find_function_loop, run_in_background
+from tarsy_tasks.agent.base_executor import BaseExecutor
 from tarsy_tasks.agent.dispatcher import CallDispatcher
 from tarsy_tasks.agent.event_stream import CallEvents
-from tarsy_tasks.agent.executor import BaseExecutor, ToolExecutor
+from tarsy_tasks.agent.executor import ToolExecutor
 from tarsy_tasks.agent.listing import ToolLister
+from tarsy_tasks.agent.native_tools import NativeTool
 from tarsy_tasks.agent.search_calls import SearchCalls
 from tarsy_tasks.agent.search_tools import is_search_call
-from tarsy_tasks.agent.submitted import SubmittedCall, encode_arguments
+from tarsy_tasks.agent.submitted import FunctionOrder, SubmittedCall, encode_arguments
+from tarsy_tasks.agent.summaries import Summaries
+from tarsy_tasks.agent.summarizer import Summarizer, SummaryFunction, SummarySettings
 from tarsy_tasks.agent.tool_list import ToolList
 from tarsy_tasks.arguments import read_arguments
-from tarsy_tasks.errors import ArgumentsError, BrokerUnavailable, CallError, ToolNameError
+from tarsy_tasks.errors import ArgumentsError, BrokerUnavailable, CallError, ResultNotFound, ToolNameError
 from tarsy_tasks.models import ToolCall, ToolDefinition, ToolResult
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.testing.canned import CODES, UNANSWERED, Answer, RecordedCall, as_text, pick
@@ -48,6 +56,7 @@ class _Stub(BaseExecutor):
         failed_servers: Mapping[str, str] | None = None,
         instructions: Mapping[str, str] | None = None,
         timeout_s: float = 60.0,
+        summarizer: SummaryFunction | Summarizer | None = None,
     ) -> None:
         defined = {tool.name: tool for tool in tools}
         for name in answers:
@@ -56,13 +65,32 @@ class _Stub(BaseExecutor):
         self.calls: list[RecordedCall] = []
         # Not those of the base class: they read a configuration and reach Redis.
         listed = ToolList(defined.values(), failed_servers or {}, instructions or {})
-        self._lister = _StubLister(listed)
-        self._adviser = _StubAdviser(listed)
-        self._statuses = StubStatuses(listed, self._adviser)
+        self._lister: _StubLister = _StubLister(listed)
+        self._adviser: _StubAdviser = _StubAdviser(listed)
+        self._statuses: StubStatuses = StubStatuses(listed, self._adviser)
         self._events = StubEventFeed()
         self._offers_reading = False
         searches = SearchCalls(self._lister, self._adviser)
-        self._dispatcher = _StubDispatcher(answers, defined, timeout_s, self.calls, searches)
+        self._dispatcher: _StubDispatcher = _StubDispatcher(answers, defined, timeout_s, self.calls, searches)
+        if summarizer is not None:
+            made = Summarizer.of(summarizer)
+            settings = SummarySettings(made, dict)
+            self._dispatcher.is_async = self._is_async
+            self._dispatcher.summaries = Summaries(made, settings, _fetch_nothing)
+
+    def _add_native(self, tool: NativeTool) -> None:
+        self._dispatcher.add_native(tool)
+        self._statuses.add_native(tool.definition, self._lister.add(tool.definition))
+        self._adviser.add(tool.definition)
+
+    def remove_native(self, server: str) -> None:
+        self._dispatcher.remove_native(server)
+        self._statuses.remove_native(server, self._lister.remove(server))
+        self._adviser.remove(server)
+
+
+async def _fetch_nothing(handle: str) -> bytes:
+    raise ResultNotFound(f"a stub keeps no large results, so there is none with the handle {handle:.64}")
 
 
 class StubToolExecutor(_Stub, ToolExecutor):
@@ -77,6 +105,7 @@ class StubToolExecutor(_Stub, ToolExecutor):
         failed_servers: For `list_tools`: why tools of a server are missing, by server.
         instructions: For `prompt_section`: how to use a server's tools, by server.
         timeout_s: As of `ToolExecutor`.
+        summarizer: As of `ToolExecutor`; without its own settings, those of a server are the defaults.
 
     Example:
         >>> with StubToolExecutor({"weather.forecast": "sunny"}) as tools:
@@ -103,6 +132,18 @@ class _StubLister(ToolLister):
         self._listed = listed
         self.last = None
 
+    def add(self, tool: ToolDefinition) -> ToolList:
+        found = self._listed
+        self._listed = ToolList([*found, tool], found.failed_servers, found.instructions)
+        return self._listed
+
+    def remove(self, server: str) -> ToolList:
+        found = self._listed
+        self._listed = ToolList(
+            (tool for tool in found if tool.server != server), found.failed_servers, found.instructions
+        )
+        return self._listed
+
     async def list_tools(self) -> ToolList:
         self.last = self._listed
         return self._listed
@@ -114,7 +155,13 @@ class _StubAdviser(Adviser):
     def __init__(self, listed: ToolList) -> None:
         self._catalogue: dict[str, set[str]] = {}
         for tool in listed:
-            self._catalogue.setdefault(tool.server, set()).add(tool.tool)
+            self.add(tool)
+
+    def add(self, tool: ToolDefinition) -> None:
+        self._catalogue.setdefault(tool.server, set()).add(tool.tool)
+
+    def remove(self, server: str) -> None:
+        del self._catalogue[server]
 
     def advise(self, name: str, listed: ToolList | None) -> Permission:  # noqa: ARG002
         try:
@@ -141,13 +188,41 @@ class _StubDispatcher(CallDispatcher):
         if not 0 < timeout_s < float("inf"):
             raise ValueError(f"timeout_s must be a positive number of seconds, not {timeout_s!r}")
         self.timeout_s, self.search_calls = timeout_s, search_calls
-        self._answers, self._tools, self._calls = dict(answers), tools, calls
+        self._answers, self._tools, self._calls = dict(answers), dict(tools), calls
+        self._submitted: dict[str, SubmittedCall] = {}
+        self._native: dict[str, NativeTool] = {}
         self._catalogue: dict[str, set[str]] = {}
         for tool in tools.values():
             self._catalogue.setdefault(tool.server, set()).add(tool.tool)
 
+    def add_native(self, tool: NativeTool) -> None:
+        """Have calls of a tool run its function."""
+        found = tool.definition
+        is_server = found.server in self._catalogue and not any(each.server == found.server for each in self._natives)
+        if is_server or found.name in self._tools:
+            raise ValueError(f"there is a server `{found.server}`, or a tool `{found.name}`, already")
+        self._tools[found.name], self._native[found.name] = found, tool
+        self._catalogue.setdefault(found.server, set()).add(found.tool)
+
+    def remove_native(self, server: str) -> None:
+        """Have no tool of a server that is none."""
+        if not any(each.server == server for each in self._natives):
+            raise ValueError(f"there are no native tools under {server!r}")
+        self._native = {name: tool for name, tool in self._native.items() if tool.definition.server != server}
+        self._tools = {name: tool for name, tool in self._tools.items() if tool.server != server}
+        del self._catalogue[server]
+
+    @property
+    def _natives(self) -> list[ToolDefinition]:
+        return [tool.definition for tool in self._native.values()]
+
     def start(
-        self, calls: Iterable[ToolCall], *, is_submitted: bool = False, events: CallEvents | None = None
+        self,
+        calls: Iterable[ToolCall],
+        *,
+        is_submitted: bool = False,
+        events: CallEvents | None = None,
+        context: object = None,
     ) -> list[SubmittedCall]:
         deadline = time.monotonic() + self.timeout_s
         submitted = [SubmittedCall(call, encode_arguments(call), deadline) for call in calls]
@@ -155,6 +230,8 @@ class _StubDispatcher(CallDispatcher):
             if is_submitted:
                 call.sent = Future()
             call.events = events
+            if self.summaries is not None:
+                call.order = FunctionOrder(context, asyncio.get_running_loop() if self.is_async else None)
             try:
                 answer = self._search(call) or self._answer(call)
             except ArgumentsError as error:
@@ -171,6 +248,11 @@ class _StubDispatcher(CallDispatcher):
                     self._end(call, self.no_answer(call))
         return submitted
 
+    def attach(self, task_id: str, name: str) -> SubmittedCall:
+        if task_id not in self._submitted:
+            raise ValueError(f"no call of {name!r} was submitted with the id {task_id!r}")
+        return self._submitted[task_id]
+
     async def cancel(self, call: SubmittedCall) -> None:
         self.abandon([call])
 
@@ -183,7 +265,11 @@ class _StubDispatcher(CallDispatcher):
 
     def _end(self, call: SubmittedCall, answer: ToolResult) -> None:
         facts = {"server": call.server, "tool": call.tool, "task_id": call.id, "answered_at": time.time()}
-        call.end(answer.model_copy(update={"call_id": call.call.id, "name": call.call.name, **facts}))
+        own = answer.model_copy(update={"call_id": call.call.id, "name": call.call.name, **facts})
+        if self.summaries is None:
+            call.end(own)
+        else:
+            call_in_background(partial(self.conclude, call, own))
 
     def _search(self, submitted: SubmittedCall) -> ToolResult | None:
         """The answer to a search. A call of `call_tool` becomes the call that it asks for."""
@@ -204,6 +290,10 @@ class _StubDispatcher(CallDispatcher):
         parsed = read_arguments(call.arguments, self._tools[name].input_schema)
         self._calls.append(RecordedCall(name, parsed.arguments, call))
         submitted.id = f"stub-{len(self._calls)}"
+        self._submitted[submitted.id] = submitted
+        if (native := self._native.get(name)) is not None:
+            facts = {"call_id": call.id, "name": call.name, "repairs": parsed.reported, "attempts": 1}
+            return native.call(parsed.arguments, facts, _finish)
         answer = pick(self._answers.get(name, ""), parsed.arguments)
         if answer is UNANSWERED:
             return None
@@ -225,6 +315,13 @@ class _StubDispatcher(CallDispatcher):
             attempts=1,
             content_types=("text",),
         )
+
+
+def _finish(value: Any) -> Any:
+    async def wait() -> Any:
+        return await value
+
+    return asyncio.run_coroutine_threadsafe(wait(), find_function_loop()).result() if isawaitable(value) else value
 
 
 def _describe(name: str, code: ErrorCode) -> str:

@@ -7,6 +7,7 @@ from tarsy_tasks.agent.server_event_feed import Deliver, ServerEventFeed
 from tarsy_tasks.agent.server_statuses import ServerStatuses, ToolInfo
 from tarsy_tasks.agent.tool_list import ToolList
 from tarsy_tasks.errors import ToolNameError
+from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.server_status import ServerState, ServerStatus
 from tarsy_tasks.telemetry.health_records import HealthStatus, ServerHealth
@@ -21,8 +22,21 @@ class StubStatuses(ServerStatuses):
     def __init__(self, listed: ToolList, adviser: Adviser) -> None:
         self._listed, self.adviser = listed, adviser
         self._catalogue: dict[str, set[str]] = {}
+        self._native: set[str] = set()
         for tool in listed:
             self._catalogue.setdefault(tool.server, set()).add(tool.tool)
+
+    def add_native(self, tool: ToolDefinition, listed: ToolList) -> None:
+        """A function of the agent has become a tool of the list."""
+        self._listed = listed
+        self._native.add(tool.server)
+        self._catalogue.setdefault(tool.server, set()).add(tool.tool)
+
+    def remove_native(self, server: str, listed: ToolList) -> None:
+        """Functions of the agent are no tools any more."""
+        self._listed = listed
+        self._native.discard(server)
+        del self._catalogue[server]
 
     async def read_all(self) -> dict[str, ServerStatus]:
         return await self._read([*self._catalogue, *self._listed.failed_servers])
@@ -36,14 +50,14 @@ class StubStatuses(ServerStatuses):
         server, tool = resolve_tool_name(name, self._catalogue)
         status = await self.read_one(server)
         found = status.find(tool)
-        return ToolInfo(found, status, self.adviser.advise(found.name, None))
+        runs_in = "agent" if server in self._native else "worker"
+        return ToolInfo(found, status, self.adviser.advise(found.name, None), runs_in)
 
     async def is_tool(self, name: str, listed: ToolList | None) -> bool:  # noqa: ARG002
         try:
-            resolve_tool_name(name, self._catalogue)
+            return resolve_tool_name(name, self._catalogue)[0] not in self._native
         except ToolNameError:
             return False
-        return True
 
     async def _read(self, servers: Sequence[str]) -> dict[str, ServerStatus]:
         return {server: self._status_of(server) for server in servers}

@@ -2,14 +2,15 @@
 
 A call that has become dearer fails here, and so does one that has become cheaper, so that the record stays true. Calls
 are made one after another. What a worker does besides, such as renewing leases, only adds: therefore a count is the
-lower decile of many calls.
+lower decile of many calls. On a busy machine even that may be too many, because something falls into each call. So more
+calls are made then, a few times: a call that has become dearer stays so.
 """
 
 import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 TOLERANCE = 0.05
 WARM_UP = 10
 CALLS = 50
+BATCHES = 6
 COLLECTABLE = 20_000
 
 
@@ -63,6 +65,23 @@ class CountedAgent:
         counts["redis_commands"] = sum(int(client["tot-cmds"]) for client in clients)
         counts["redis_bytes"] = sum(int(client["tot-net-in"]) + int(client["tot-net-out"]) for client in clients)
         return counts
+
+    def count_calls(self, sides: dict[str, str], recorded: Mapping[str, Counts]) -> dict[str, list[Counts]]:
+        """What each call of a batch costs, by side; `sides` are those to look at, by their Redis users. The first batch
+        that costs what is recorded, or the last."""
+        before = {user: self.read_counts(user) for user in sides}
+        found: dict[str, list[Counts]] = {}
+        for _ in range(BATCHES):
+            found = {side: [] for side in sides.values()}
+            for _ in range(CALLS):
+                self.call()
+                for user, side in sides.items():
+                    after = self.read_counts(user)
+                    found[side].append(subtract(after, before[user]))
+                    before[user] = after
+            if all(is_recorded(costs, recorded[side]) for side, costs in found.items()):
+                break
+        return found
 
 
 @contextmanager
@@ -106,13 +125,8 @@ def costs(
         with start_agent(name, worker, sockets, redis_url) as agent:
             for _ in range(WARM_UP):
                 agent.call()
-            before = {user: agent.read_counts(user) for user in sides}
-            for _ in range(CALLS):
-                agent.call()
-                for user, side in sides.items():
-                    after = agent.read_counts(user)
-                    found[side].append(subtract(after, before[user]))
-                    before[user] = after
+            for side, counted in agent.count_calls(sides, RECORDED).items():
+                found[side] += counted
     return found
 
 
@@ -121,14 +135,25 @@ def test_a_call_costs_what_is_recorded(costs: dict[str, list[Counts]], side: str
     require_recorded(costs[side], RECORDED[side])
 
 
-def require_recorded(costs: list[Counts], counts: dict[str, Any]) -> None:
-    """Compare the costs of calls with what is recorded of one."""
+def compare(costs: list[Counts], counts: Mapping[str, Any]) -> tuple[Counts, dict[str, Any]]:
+    """What a call costs, and what is recorded of one; both compare as equal if the one is near the other."""
     recorded = dict(counts)
     found = {name: find_lower_decile(costs, name) for name in recorded}
     # For the same work, each minor version of Python calls another number of functions.
     recorded["python_calls"] = recorded["python_calls"].get(PYTHON, found["python_calls"])
     for name in ("python_calls", "redis_bytes"):
         recorded[name] = pytest.approx(recorded[name], rel=TOLERANCE)
+    return found, recorded
+
+
+def is_recorded(costs: list[Counts], counts: Mapping[str, Any]) -> bool:
+    found, recorded = compare(costs, counts)
+    return found == recorded
+
+
+def require_recorded(costs: list[Counts], counts: Mapping[str, Any]) -> None:
+    """Compare the costs of calls with what is recorded of one."""
+    found, recorded = compare(costs, counts)
     assert found == recorded
 
 

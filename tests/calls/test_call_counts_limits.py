@@ -7,14 +7,13 @@ they are counted.
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.calls.counting import SOCKET
-from tests.calls.test_call_counts import CALLS, RECORDED, WARM_UP, Counts, require_recorded, start_agent, subtract
+from tests.calls.test_call_counts import RECORDED, WARM_UP, Counts, require_recorded, start_agent
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER
 
@@ -40,18 +39,10 @@ def costs(
     worker = start_worker(
         {"desk": DEMO_SERVER}, settings="imports = ['tests.calls.counting']\n", environment=environment
     )
-    found: list[Counts] = []
-    with ExitStack() as stack:
-        agent = stack.enter_context(start_agent("agent", worker, sockets, redis_url))
+    with start_agent("agent", worker, sockets, redis_url) as agent:
         for _ in range(WARM_UP):
             agent.call()
-        before = agent.read_counts("worker")
-        for _ in range(CALLS):
-            agent.call()
-            after = agent.read_counts("worker")
-            found.append(subtract(after, before))
-            before = after
-        yield found
+        yield agent.count_calls({"worker": "worker"}, {"worker": UNDER_LIMITS})["worker"]
 
 
 def test_limits_add_no_round_trip() -> None:

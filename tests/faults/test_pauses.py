@@ -49,7 +49,7 @@ def test_no_worker_sends_a_call_while_the_server_asks_to_wait(
         results = call(tools, LONG)
         assert {result.outcome for result in results} == {Outcome.REJECTED}
         assert all(result.retry_after_s and result.retry_after_s <= 300 for result in results)
-        assert "asked to wait. Try again in" in results[0].content
+        assert "asked to wait. Do not try again for" in results[0].content
         assert len(Ledger(directory / LONG).lines("request", "tools/call")) == before
 
         def pauses() -> int:

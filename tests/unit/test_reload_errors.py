@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tarsy_tasks.settings import Settings
 from tarsy_tasks.telemetry.health_records import TakenConfiguration
 from tarsy_tasks.worker.process.generation import load_generation
 from tarsy_tasks.worker.process.reload import ConfigurationReload
@@ -32,6 +33,7 @@ class Parts:
             record_maskers={},
             policy=None,
             taken=None,
+            settings=Settings(),
             masker=SimpleNamespace(mask=str),
             checks=None,
             in_flight=None,

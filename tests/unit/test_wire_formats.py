@@ -100,7 +100,8 @@ HEALTH = (
     '"recent_calls":4,"failed_calls":1,"worker":"w0@host","transport":"stdio","protocol":"2026-07-28","era":"2026",'
     '"server_info":"desk 1.0","sessions_opened":2,"is_held":false,"max_concurrency":8,'
     '"configuration":"0123456789ab","configuration_error":null,'
-    '"state":null,"connected_since":null,"capabilities":[],"last_error":null,"in_flight":0,"sessions_replaced":0}'
+    '"state":null,"connected_since":null,"capabilities":[],"last_error":null,"in_flight":0,"sessions_replaced":0,'
+    '"tools_digest":null,"lists_to_all":false}'
 )
 
 

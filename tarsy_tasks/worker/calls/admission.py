@@ -16,12 +16,10 @@ from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.calls.approvals import Approvals
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.invocation import end_after
+from tarsy_tasks.worker.calls.parking import NO_LIMIT_S, find_parked
 from tarsy_tasks.worker.calls.running_call import RunningCall
 
 __all__ = ["Deadline", "OwnQueue", "PinnedDefinition", "require_queue"]
-
-_NO_LIMIT_S = 24 * 3600.0
-"""For callers that name no timeout: the server's own limits are all that bounds the call."""
 
 
 class Deadline:
@@ -34,7 +32,7 @@ class Deadline:
         self._context = context
 
     async def __call__(self, call: RunningCall, proceed: Proceed) -> Ending:
-        left_s = call.info.timeout_s or _NO_LIMIT_S
+        left_s = call.info.timeout_s or NO_LIMIT_S
         if call.info.deadline is not None:
             if not self._context.clock.is_fresh:  # tenacity costs more than all the rest
                 await self._sync_clock()
@@ -42,6 +40,8 @@ class Deadline:
             if call.feed is not None and call.delivery_count > 1:
                 moved = await call.feed.find_deadline()
                 left_s = left_s if moved is None else max(left_s, moved - time.monotonic())
+        if call.info.park:
+            left_s = await self._after_parking(call, left_s)
         if left_s <= 0:
             raise CallError(
                 ErrorCode.DEADLINE_PASSED,
@@ -55,12 +55,27 @@ class Deadline:
         finally:
             timer.cancel()
 
+    async def _after_parking(self, call: RunningCall, left_s: float) -> float:
+        """How long a call may take that may be parked: if it was, its time counts from when it was woken."""
+        if not self._context.clock.is_fresh:
+            await self._sync_clock()
+        async for attempt in _retrying():
+            with attempt:
+                call.parked = await find_parked(self._context, call)
+        if call.parked is None or call.parked.resumed_at is None:
+            return left_s
+        return call.parked.resumed_at + call.parked.allowance_s - self._context.clock.now()
+
     async def _sync_clock(self) -> None:
-        async for attempt in AsyncRetrying(
-            retry=retry_if_exception_type(RedisError), wait=wait_fixed(0.2), stop=stop_after_delay(10), reraise=True
-        ):
+        async for attempt in _retrying():
             with attempt:
                 await self._context.clock.sync_async(self._context.results.execute)
+
+
+def _retrying() -> AsyncRetrying:
+    return AsyncRetrying(
+        retry=retry_if_exception_type(RedisError), wait=wait_fixed(0.2), stop=stop_after_delay(10), reraise=True
+    )
 
 
 class OwnQueue:

@@ -15,7 +15,7 @@ from importlib.metadata import entry_points
 from typing import Any, cast, get_args
 
 from tarsy_tasks.errors import CallError, ConfigError
-from tarsy_tasks.interceptors import Answer, Call, Dropped, Ending, Interceptor, Proceed, Requeued, Stage
+from tarsy_tasks.interceptors import Answer, Call, Dropped, Ending, Interceptor, Parked, Proceed, Requeued, Stage
 from tarsy_tasks.outcomes import ErrorCode
 
 __all__ = ["ENTRY_POINTS", "Interceptors", "Step", "load_interceptors", "run_through"]
@@ -94,7 +94,7 @@ class UserInterceptor:
         self._reported_at = float("-inf")
 
     async def __call__(self, call: Any, proceed: Proceed) -> Ending:
-        inner: list[BaseException] = []
+        inner: list[BaseException | Ending] = []
         proceeds = False
 
         async def go_on() -> Ending:
@@ -105,12 +105,15 @@ class UserInterceptor:
                 raise RuntimeError("it called proceed() again for a call that may have run and must not be repeated")
             proceeds = True
             try:
-                return await _Timed(proceed())
+                ending = await _Timed(proceed())
             except BaseException as error:
                 inner.append(error)
                 raise
             finally:
                 proceeds = False
+            if isinstance(ending, Parked):
+                inner.append(ending)
+            return ending
 
         try:
             ending = await _Timed(self._interceptor(call, go_on), self._blocked)
@@ -123,7 +126,10 @@ class UserInterceptor:
                 raise  # not of something else that the interceptor awaited
             logger.exception("the interceptor %s failed on %s.%s", self.name, call.server, call.tool)
             raise self._failed(call, type(error).__name__) from error
-        if not isinstance(ending, Answer | Requeued | Dropped):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if isinstance(ending, Parked) and not any(ending is each for each in inner):
+            logger.error("the interceptor %s parked a call", self.name)
+            raise self._failed(call, "it parked a call")
+        if not isinstance(ending, Answer | Parked | Requeued | Dropped):  # pyright: ignore[reportUnnecessaryIsInstance]
             logger.error("the interceptor %s returned %s instead of an Ending", self.name, type(ending).__name__)
             raise self._failed(call, "it did not return an Ending")
         if isinstance(ending, Requeued) and _must_not_be_repeated(call):

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.large_results import KEPT_CHARS, LargeWrite
 from tarsy_tasks.errors import CallError
-from tarsy_tasks.interceptors import Answer, Ending, Requeued
+from tarsy_tasks.interceptors import Answer, Ending, Parked, Requeued
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.telemetry.metrics import NO_TOOL
@@ -29,6 +29,7 @@ from tarsy_tasks.worker.calls.guard import never_deny_run
 from tarsy_tasks.worker.calls.invocation import Invocation
 from tarsy_tasks.worker.calls.large_results import cut_result
 from tarsy_tasks.worker.calls.operation import Operation
+from tarsy_tasks.worker.calls.parking import build_parking
 from tarsy_tasks.worker.calls.running_call import RunningCall, ignore_end
 
 __all__ = ["CallExecution", "CallRunner", "WorkerStopping"]
@@ -126,10 +127,12 @@ class CallExecution:
                 if call.delivery is not None:
                     call.delivery.wait_s = min(ending.after_s, call.deadline - time.monotonic())
                 await self._unbegin()  # or another worker would wait for this one's answer
+            if isinstance(ending, Parked) and call.delivery is not None:
+                call.delivery.parking = build_parking(self._context, call, ending)
             if isinstance(ending, Answer) and (ending.result is not call.built or call.is_large):
                 ending = await self._finished(ending.result)
             if call.feed is not None:
-                await call.feed.finish(keeps_state=isinstance(ending, Requeued))
+                await call.feed.finish(keeps_state=isinstance(ending, Parked | Requeued))
             if not self._is_over:
                 self._close()
                 if (storing := self._report_to(ending)) is not None:

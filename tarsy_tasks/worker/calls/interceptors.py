@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from tarsy_tasks.config import Config
 from tarsy_tasks.interceptors import Interceptor
 from tarsy_tasks.worker.calls.admission import Deadline, OwnQueue, PinnedDefinition
+from tarsy_tasks.worker.calls.call_approval import ApprovedArguments, CallApproval
 from tarsy_tasks.worker.calls.chain import Interceptors
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.guard import BeginMarker, Redelivery
@@ -19,7 +20,14 @@ def has_cache(config: Config) -> bool:
     return any(server.cache is not None for server in config.enabled_servers.values())
 
 
-def build_interceptors(context: WorkerContext, users: Iterable[Interceptor], *, is_cached: bool) -> Interceptors:
+def has_approvals(config: Config) -> bool:
+    """Whether calls of any server can need an approval; if not, approval is no part of a call."""
+    return any(server.approval.asks for server in config.enabled_servers.values())
+
+
+def build_interceptors(
+    context: WorkerContext, users: Iterable[Interceptor], *, is_cached: bool, has_approvals: bool
+) -> Interceptors:
     """The package's own and those of the users, each stage in this order."""
     policy = context.policy
     return Interceptors(
@@ -32,12 +40,14 @@ def build_interceptors(context: WorkerContext, users: Iterable[Interceptor], *, 
             # call: with the tool's definition and its arguments
             PinnedDefinition(context),
             *([PermittedArguments(policy)] if policy is not None and policy.has_argument_rules else ()),
+            *([CallApproval(context)] if has_approvals else ()),  # after what refuses calls: nobody is asked in vain
         ],
         users,
         [
             # call: behind those of the users, so that what is kept passes all that a call passes
             *([ResultCache(context)] if is_cached else ()),
             # attempt: right before the call is sent
+            *([ApprovedArguments()] if has_approvals else ()),
             BeginMarker(context),  # in one step with the limits of the policy, which Redis counts
         ],
     )

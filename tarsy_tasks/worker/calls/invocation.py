@@ -100,7 +100,7 @@ def unsent_error(call: RunningCall) -> CallError:
     """The error for a call that waited too long in this worker."""
     return CallError(
         ErrorCode.DEADLINE_PASSED,
-        f"{call.record.title} was still waiting in the worker when its time was over, so it was not sent. "
+        f"{call.record.title} was still waiting in the worker when its deadline passed, so it was not sent. "
         "The tool did not run. Call again later, or allow more time.",
     )
 

@@ -73,13 +73,13 @@ def _cut(
         rest = f"\n[{len(text) - len(head) - len(tail)} characters are left out here]\n"
         shown = f"{head}{rest}{tail}"
     if structured:
-        sentences.append(f"Its structured value is left out, which has {len(structured)} characters as JSON.")
+        sentences.append(f"Its structured value ({len(structured)} characters as JSON) is left out.")
     if handle:
         asked: dict[str, object] = {"handle": handle}
         asked |= {"offset": len(head)} if rest else {"part": "structured"}
         sentences.append(
-            f"To read on, call the tool `{READ_RESULT}` with {_encode(asked)}; with `contains` it finds lines. Without "
-            "this tool, ask for less."
+            f"To read on, call the tool `{READ_RESULT}` with {_encode(asked)}; with `contains` it searches. If you do "
+            "not have this tool, ask for less."
         )
     else:
         sentences.append(f"The rest cannot be read, because {why}. Ask for less, or for a part.")

@@ -79,8 +79,8 @@ def wait_for_server(call: RunningCall, left_s: float) -> Requeued:
     if call.deadline - time.monotonic() > left_s:
         return Requeued("its MCP server asked to wait", left_s)
     raise RateLimited(
-        f"{call.record.title} did not run: its MCP server has had too many requests and asked to wait. Try again in "
-        f"{describe_wait(left_s)}, and not before.",
+        f"{call.record.title} did not run: its MCP server has had too many requests and asked to wait. Do not try "
+        f"again for {describe_wait(left_s)}.",
         round(left_s, 3),
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tarsy_tasks.broker.deliveries import Delivery
+from tarsy_tasks.broker.parked_calls import ParkedRecord
 from tarsy_tasks.errors import CallError, ToolNameError
 from tarsy_tasks.interceptors import Call
 from tarsy_tasks.methods import METHODS, TOOL_CALL
@@ -46,6 +47,7 @@ class RunningCall(Call):
         is_large: Its result may be large; only known where that is cut.
         built: The result that `content` built and masked.
         feed: Takes its events to its agent; None if nobody listens.
+        parked: What was decided of it, if it was parked before; only of a call that may be parked.
     """
 
     connection: ServerConnection
@@ -60,6 +62,7 @@ class RunningCall(Call):
     is_large: bool = False
     built: ToolResult | None = None
     feed: EventFeed | None = None
+    parked: ParkedRecord | None = None
 
     @property
     def is_cut_if_large(self) -> bool:

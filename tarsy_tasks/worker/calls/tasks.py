@@ -15,7 +15,7 @@ from tarsy_tasks.broker.confinement import current_confinement
 from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.errors import CallError
-from tarsy_tasks.interceptors import Answer, Ending, Requeued
+from tarsy_tasks.interceptors import Answer, Ending, Parked, Requeued
 from tarsy_tasks.models import ToolListing, ToolResult
 from tarsy_tasks.worker.calls.admission import require_queue
 from tarsy_tasks.worker.calls.execution import WorkerStopping
@@ -99,7 +99,7 @@ def _answer(task: Any, arguments: tuple[Any, ...]) -> ToolResult:
     except Exception as error:
         record.fail(error)
         raise
-    if isinstance(ending, Requeued):
+    if isinstance(ending, Parked | Requeued):
         raise Reject(ending.reason, requeue=True)
     if not isinstance(ending, Answer):
         raise Ignore(ending.reason)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from tarsy_tasks.config import Config, find_config_path, load_config
 from tarsy_tasks.interceptors import Interceptor
 from tarsy_tasks.policy import Policy, load_policy
+from tarsy_tasks.settings import Settings
+from tarsy_tasks.telemetry.health_records import TakenConfiguration
 from tarsy_tasks.worker.calls.chain import load_interceptors
 
 __all__ = ["Generation", "load_generation"]
@@ -33,6 +35,11 @@ class Generation:
     policy: Policy | None
     interceptors: Sequence[Interceptor]
     version: str
+
+    def taken(self, settings: Settings, error: str | None = None) -> TakenConfiguration:
+        """What health records say of it; `error` says why the one that was saved since was not taken."""
+        is_for_all = self.policy is None and settings.signing_trusted is None
+        return TakenConfiguration(self.version, error, lists_to_all=is_for_all)
 
 
 def load_generation(before: Generation | None = None) -> Generation:

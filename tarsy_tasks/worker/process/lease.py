@@ -1,8 +1,8 @@
 """The thread that renews the leases of running calls and announces every few seconds that this worker is alive.
 
-Owns renewing, the worker's heartbeat, the sweep for messages that others lost, and moving those that are due into their
-queues; Redis may refuse one of these, and the others go on. It has its own connection and does not depend on Celery's
-consumer, which may be reconnecting for half a minute while its calls go on.
+Owns renewing, the worker's heartbeat, the sweep for messages that others lost, and moving those that are due, and
+parked calls that have expired, into their queues; Redis may refuse one of these, and the others go on. It has its own
+connection and does not depend on Celery's consumer, which may be reconnecting for half a minute while its calls go on.
 """
 
 import logging
@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -23,6 +24,7 @@ from tarsy_tasks.broker.deliveries import Deliveries
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.leases import leased
 from tarsy_tasks.broker.messages import DamagedMessage, read_entry
+from tarsy_tasks.broker.parked_calls import wake_due
 from tarsy_tasks.broker.task_failures import build_task_failure
 from tarsy_tasks.errors import CallError, PoisonMessage
 from tarsy_tasks.outcomes import ErrorCode
@@ -80,6 +82,7 @@ class LeaseKeeper:
         self._repairing = _refusals(f"{keys.AGENT_AUDIT} cannot be repaired")
         self._suspending = _refusals("suspensions and pauses of servers cannot be shared with other workers")
         self._releasing = _refusals("delayed messages cannot be moved into their queues")
+        self._waking = _refusals("parked calls that have expired cannot be answered")
         self._is_departing = False
         self._left: tuple[str, ...] = ()
         """Servers that it serves no longer, which others do not know yet."""
@@ -150,9 +153,11 @@ class LeaseKeeper:
                 is_going_on |= self._agent_audit.step(deliveries.exchange)
             self._sweep_at = 0.0 if is_going_on else time.monotonic() + self._lease_s / _SWEEPS_A_LEASE
         wait_s = inf if self._sweep_at else _PAUSE_S
-        with _apart(self._releasing):
-            due_in_s = deliveries.release_due()
-            wait_s = wait_s if due_in_s is None else min(wait_s, due_in_s)
+        wake_parked = partial(wake_due, deliveries.exchange)
+        for move, refusals in ((deliveries.release_due, self._releasing), (wake_parked, self._waking)):
+            with _apart(refusals):
+                due_in_s = move()
+                wait_s = wait_s if due_in_s is None else min(wait_s, due_in_s)
         return max(_PAUSE_S, wait_s)
 
     def _renew(self, deliveries: Deliveries) -> None:

@@ -33,10 +33,9 @@ from tarsy_tasks.celery_app import broker_urls
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.config.inheritance import Inheritance
 from tarsy_tasks.settings import load_settings
-from tarsy_tasks.telemetry.health_records import TakenConfiguration
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.execution import CallRunner
-from tarsy_tasks.worker.calls.interceptors import build_interceptors, has_cache
+from tarsy_tasks.worker.calls.interceptors import build_interceptors, has_approvals, has_cache
 from tarsy_tasks.worker.calls.operations import build_operations
 from tarsy_tasks.worker.calls.task_execution import TaskExecution
 from tarsy_tasks.worker.long_work import cancel_long_work
@@ -119,8 +118,10 @@ class TaskPool(ThreadsTaskPool):
         options = self.app.conf.broker_transport_options
         if isinstance(options.get("queue_order_strategy"), QueueOrderStrategy | None):
             options["queue_order_strategy"] = QueueOrderStrategy(self._bulkhead)
-        is_cached = has_cache(self.app.mcp_config)
-        interceptors = build_interceptors(context, self.app.interceptors, is_cached=is_cached)
+        config = self.app.mcp_config
+        interceptors = build_interceptors(
+            context, self.app.interceptors, is_cached=has_cache(config), has_approvals=has_approvals(config)
+        )
         self.runner = CallRunner(context, interceptors, build_operations(context))
         weights, limiting = weights_of(context.policy), self.build_fetch_limits()
         self.fetcher = QueueFetcher(partial(broker_pool, self.app), self._bulkhead, self._loop, weights, limiting)
@@ -196,7 +197,7 @@ class TaskPool(ThreadsTaskPool):
             loop=self._loop,
             connections=connections,
             record_maskers=maskers,
-            taken=TakenConfiguration(app.generation.version),
+            taken=app.generation.taken(settings),
             clock=metrics.clock,
             metrics=metrics,
             audit=Audit(worker, maskers, settings, metrics.clock, metrics, [metrics], is_bound=binding.is_bound),

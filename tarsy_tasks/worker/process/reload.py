@@ -19,8 +19,7 @@ from tarsy_tasks.config import find_config_path
 from tarsy_tasks.config.watch import FileWatch
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.settings import load_settings
-from tarsy_tasks.telemetry.health_records import TakenConfiguration
-from tarsy_tasks.worker.calls.interceptors import build_interceptors, has_cache
+from tarsy_tasks.worker.calls.interceptors import build_interceptors, has_approvals, has_cache
 from tarsy_tasks.worker.maskers import build_common_masker, build_record_masker
 from tarsy_tasks.worker.process.generation import Generation, load_generation
 from tarsy_tasks.worker.process.policy_terms import build_limit_report, weights_of
@@ -132,14 +131,14 @@ class ConfigurationReload:
         before, unfinished, self._unfinished = self._generation, self._unfinished, generation
         what = self._pool.loop.submit(self._apply(before, generation, unfinished)).result(_APPLY_S)
         self._generation, self._unfinished = generation, None
-        self._pool.context.taken = TakenConfiguration(generation.version)
+        self._pool.context.taken = generation.taken(self._pool.context.settings)
         logger.info("configuration %s taken: %s", generation.version, what or "nothing is different for this worker")
         self._report()
 
     def _refuse(self, error: ConfigError) -> None:
         logger.error("the changed configuration was not taken, and the one before it stays in use: %s", error)
         text = self._pool.context.masker.mask(str(error))[:_SHOWN_CHARS]
-        self._pool.context.taken = TakenConfiguration(self._generation.version, text)
+        self._pool.context.taken = self._generation.taken(self._pool.context.settings, text)
         self._report()
 
     def _report(self) -> None:
@@ -159,15 +158,17 @@ class ConfigurationReload:
         what = self._pool.server_changes.apply(
             {name: server for name, server in config.enabled_servers.items() if self._serves(name)}
         )
-        is_cached = has_cache(config)
+        is_cached, asks = has_cache(config), has_approvals(config)
         has_new_rules = (
             unfinished is not None
             or _version_of(before) != _version_of(now)
             or before.interceptors is not now.interceptors
         )
-        if has_new_rules or has_cache(before.config) != is_cached:
+        if has_new_rules or (has_cache(before.config), has_approvals(before.config)) != (is_cached, asks):
             context.policy = now.policy
-            self._pool.runner.interceptors = build_interceptors(context, now.interceptors, is_cached=is_cached)
+            self._pool.runner.interceptors = build_interceptors(
+                context, now.interceptors, is_cached=is_cached, has_approvals=asks
+            )
         self._pool.limit_reporter.replace(build_limit_report(now.policy, config.enabled_servers))
         await self._pool.fetcher.replace_terms(weights_of(now.policy), self._pool.build_fetch_limits())
         policy = f"policy {_version_of(now)}" if _version_of(before) != _version_of(now) else ""

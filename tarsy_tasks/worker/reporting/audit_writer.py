@@ -230,6 +230,7 @@ class Audit:
             "error": None if is_ok else mask(result.content[:_MASKED_CHARS])[:_ERROR_CHARS],
             "policy": record.policy or None,
             "rule": record.denial.rule if record.denial is not None else None,
+            "approval": mask(record.approval)[:_NAME_CHARS] if record.approval else None,
             "attempts": record.attempts,
             "duration_s": result.duration_s or round(duration_s, 6),
             "worker": self._worker,

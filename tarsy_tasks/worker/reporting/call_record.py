@@ -71,6 +71,7 @@ class CallRecord:
         steps: When it was sent, and when a new session replaced a lost one; monotonic times.
         policy: The version of the policy that decided it; empty if none did.
         denial: Why the policy does not permit it, if so.
+        approval: What people decided of it, and who; empty if nobody was asked.
         failure: Why it has no `result`.
         ended: How a call ended that ran before its task: the task only stores that.
         feed: Has the progress of a call to whose events somebody listens.
@@ -101,6 +102,7 @@ class CallRecord:
         self.steps: list[tuple[StepName, float]] = []
         self.policy = ""
         self.denial: Denial | None = None
+        self.approval = ""
         self.result: ToolResult | None = None
         self.failure: CallError | None = None
         self.ended: Ending | Exception | None = None

@@ -14,7 +14,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.key_types import delete_wrong_types, is_wrong_type
-from tarsy_tasks.catalogue import CATALOGUE_TTL_S
+from tarsy_tasks.catalogue import CATALOGUE_TTL_S, digest_listing
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.telemetry.health_records import RECORD_TTL_S, HealthRecord
 from tarsy_tasks.telemetry.history import build_count, health_numbers
@@ -38,6 +38,7 @@ class HealthWriter:
         self._alerts = alerts
         self._worker = worker
         self._listed: dict[str, Mapping[str, ToolDefinition]] = {}
+        self._digests: dict[str, tuple[Mapping[str, ToolDefinition], str]] = {}
 
     def write(self, records: Mapping[str, HealthRecord], answered: Mapping[str, float | None], now: float) -> None:
         """Write all records in one exchange, in which Redis decides on alerts. `write_tools` is to follow.
@@ -101,6 +102,16 @@ class HealthWriter:
         connection = self._connections.get(server)
         return connection.listed if connection is not None else None
 
+    def digest_of(self, listed: Listed | None) -> str | None:
+        """What identifies a list in the record of its server, and in the catalogue."""
+        if listed is None:
+            return None
+        tools, digest = self._digests.get(listed.server.name, (None, ""))
+        if tools is not listed.tools:
+            digest = digest_listing(listed.build())
+            self._digests[listed.server.name] = (listed.tools, digest)
+        return digest
+
     def write_tools(self, server: str) -> None:
         """Write the tools of a server, if they have changed. Raises as `write`."""
         listed = self._listed_of(server)
@@ -119,6 +130,7 @@ class HealthWriter:
     def forget(self, server: str) -> None:
         """Delete this worker's record of a server that it serves no longer. Raises as `write`."""
         self._listed.pop(server, None)
+        self._digests.pop(server, None)
         self._exchange.execute(("HDEL", keys.worker_health_key(self._worker), server))
 
     def withdraw(self) -> None:

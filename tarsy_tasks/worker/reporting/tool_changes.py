@@ -13,7 +13,15 @@ from redis.exceptions import ResponseError, WatchError
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.key_types import delete_wrong_types, is_wrong_type
-from tarsy_tasks.catalogue import CATALOGUE_TTL_S, ApprovedTool, ToolDiff, build_diff, parse_approved, parse_listing
+from tarsy_tasks.catalogue import (
+    CATALOGUE_TTL_S,
+    ApprovedTool,
+    ToolDiff,
+    build_diff,
+    digest_listing,
+    parse_approved,
+    parse_listing,
+)
 from tarsy_tasks.models import ToolDefinition, ToolListing
 from tarsy_tasks.telemetry.printable import make_visible
 
@@ -36,20 +44,23 @@ def record_listing(redis: Any, listing: ToolListing, *, worker: str) -> None:
         RedisError: Redis could not be reached, or other workers wrote at the same time, five times in a row.
     """
     tools_key, approved_key = keys.tools_key(listing.server), keys.approved_tools_key(listing.server)
+    digest = digest_listing(listing)
     for _ in range(_ATTEMPTS):
         with redis.pipeline() as pipeline:
             try:
                 pipeline.watch(tools_key, approved_key)
                 seconds, microseconds = pipeline.time()
                 now = seconds + microseconds / 1e6
-                before = parse_listing(pipeline.hget(tools_key, "listing"), listing.server)
+                text = pipeline.hget(tools_key, "listing")
+                before = parse_listing(text, listing.server)
                 approved = parse_approved(pipeline.hgetall(approved_key))
                 changes = _compare(before[0], listing) if before is not None else ToolDiff()
                 approved_now, refused = _first_seen(listing, approved)
                 pipeline.multi()
-                is_new = before is None or bool(changes) or _beside_tools(before[0]) != _beside_tools(listing)
+                # What no approval is about may have changed, too; and earlier versions wrote no digest.
+                is_new = before is None or bool(changes) or json.loads(text).get("digest") != digest
                 if is_new:
-                    _write_listing(pipeline, listing, changes, now, worker)
+                    _write_listing(pipeline, listing, digest, changes, now, worker)
                 for tool in approved_now:
                     entry = _approved(tool, now, new=bool(approved))
                     pipeline.hset(approved_key, tool.tool, entry.model_dump_json())
@@ -105,17 +116,13 @@ def _by_kind(changes: ToolDiff) -> dict[str, list[str]]:
     return {kind: list(tools) for kind, tools in kinds.items() if tools}
 
 
-def _beside_tools(listing: ToolListing) -> tuple[Any, ...]:
-    """What of a listing no approval is about."""
-    unseen = [(tool.title, tool.output_schema, tool.icons, tool.meta, tool.execution) for tool in listing.tools]
-    return listing.instructions, listing.left_out, unseen
-
-
-def _write_listing(pipeline: Any, listing: ToolListing, changes: ToolDiff, now: float, worker: str) -> None:
+def _write_listing(
+    pipeline: Any, listing: ToolListing, digest: str, changes: ToolDiff, now: float, worker: str
+) -> None:
     value = listing.model_dump(mode="json")
     for entry, tool in zip(value["tools"], listing.tools, strict=True):
         entry["fingerprint"] = tool.fingerprint
-    text = json.dumps({**value, "listed_at": now, "worker": worker})
+    text = json.dumps({**value, "listed_at": now, "worker": worker, "digest": digest})
     key = keys.tools_key(listing.server)
     if len(text) > _LIMIT_BYTES:
         logger.warning("MCP server %s lists %d bytes of tools, too much to be stored", listing.server, len(text))

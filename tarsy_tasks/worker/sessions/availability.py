@@ -44,7 +44,7 @@ class ServerAvailability:
             self._failing_since = time.monotonic()
 
     def record_unreachable(self, reason: str, since: float) -> None:
-        """The server did not answer in an attempt that began at `since`; `reason` has no full stop."""
+        """The server did not answer in an attempt that began at `since`; `reason` is in sentences."""
         self.record_failure()
         if self._unreachable_since is None:
             self._unreachable_since = since

@@ -78,10 +78,8 @@ class ConnectionErrors:
         return ""
 
     def out_of_reach(self, seconds: float, reason: str) -> NoSessionError:
-        """The server is known to be unreachable, so it was not tried."""
-        return self._unavailable(
-            f"has been unreachable for {seconds:.0f} s: {reason}{self._where}.{self.describe_end('')}"
-        )
+        """The server is known to be unreachable, so it was not tried; `reason` is from `describe_unreachable`."""
+        return self._unavailable(f"has been unreachable for {seconds:.0f} s: {reason}")
 
     def not_connected_within(self, timeout_s: float) -> NoSessionError:
         """The caller could not wait for the connection any longer."""
@@ -140,6 +138,10 @@ class ConnectionErrors:
         if isinstance(error, ListingError):
             return f"it {error}"
         return end_reason if end_reason.startswith("it") else describe_error(error, self._masker)
+
+    def describe_unreachable(self, error: BaseException, end_reason: str) -> str:
+        """What failed, where, and the server's last lines. Later attempts have output of their own."""
+        return f"{self.describe_failure(error, end_reason)}{self._where}.{self.describe_end('')}"
 
     def describe_end(self, reason: str) -> str:
         """Why a session ended, and the server's last lines: sentences for an error text, or nothing."""

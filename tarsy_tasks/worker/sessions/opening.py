@@ -237,6 +237,6 @@ class SessionOpener:
     def record_failure(self, error: BaseException, end_reason: str, since: float) -> None:
         """The server could not be reached, was lost, or asked to wait; the attempt began at `since`, monotonic time."""
         if is_out_of_reach(error):
-            self.availability.record_unreachable(self.errors.describe_failure(error, end_reason), since)
+            self.availability.record_unreachable(self.errors.describe_unreachable(error, end_reason), since)
         else:
             self.availability.record_failure()

@@ -216,6 +216,7 @@ def test_a_refused_check_loses_nothing_that_was_taken(table: Table, client: Any)
                 client.flushdb()
     finally:
         client.acl_deluser("old")
+        client.acl_log_reset()
 
 
 @pytest.mark.parametrize("shared_agent", [None, "anonymous"])

@@ -105,7 +105,7 @@ def test_the_text_says_what_to_do_and_when() -> None:
     assert denial.kind is RuleKind.LIMIT
     assert denial.text == (
         "`k8s.delete_pod` did not run, because a limit of this deployment was reached (limits[0]): too many calls in a "
-        "short time (10/min, 5 at once). Try again in 12 s, and not before."
+        "short time (10/min, 5 at once). Do not try again for 12 s."
     )
     waits = [describe_wait(seconds) for seconds in (0.2, 61, 600, 9000, 86400)]
     assert waits == ["1 s", "61 s", "10 min", "2 h 30 min", "24 h 0 min"]

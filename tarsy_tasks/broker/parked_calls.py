@@ -1,0 +1,377 @@
+"""Parked calls: they wait for a person or for a machine, and hold no slot, no thread and no session meanwhile.
+
+Owns the scripts that park a call, decide about it and wake it, and reading those that wait for people. It knows neither
+Celery nor MCP, and not why a call waits: a worker's interceptor ends a call with `interceptors.Parked`, and looks at
+what was decided when the call comes back.
+
+**States.** A parked call is a message of the in-flight table, as one with an ETA is (`delayed`): its entry stays, so
+Celery's task is unfinished, and chains, groups and chords wait for it. Waking it puts the same message back at the head
+of its queue, and any worker goes on with the same task id:
+
+    leased ──park──► parked ──approved, denied, expired──► waiting ──take──► leased, with the decision in its record
+                        └──withdraw──► withdrawn: its agent cancelled it
+
+- Only a call whose `CallInfo.park` is set is parked. All others are `rejected`: nobody would wait for them.
+- A delivery that ends with parking does not count. A worker that is lost before it has parked a call has lost a lease,
+  and the call is delivered again; one that is lost afterwards had it no more. Nothing of a parked call is in a process.
+- A parked call has not begun, so an answer that denies it is sure of that. Whether it runs once when it is woken is
+  decided as for every call, by its begin marker (`deliveries`).
+
+**Keys.** `tarsy:parked` is a sorted set of the places (queue and tag, as in `tarsy:delayed`) by when they are woken in
+any case. `tarsy:parked:<id>` is the call's record, a hash with a TTL; workers and operators write it, agents cannot:
+
+| field | |
+|---|---|
+| `home`, `until` | where it goes back to, and when at the latest |
+| `reason`, `about` | why it waits; what people see of it, in JSON, masked (`ParkedCallView`) |
+| `digest` | of what was asked: a decision names it, and a worker compares it with what it is about to send |
+| `needs`, `approvals` | how many people have to approve it, and who has, a line each |
+| `principal` | who called, if that is verified: nobody approves a call of their own |
+| `decision`, `by`, `why` | `approved`, `denied` or `expired`, once; by whom, and the reason that they gave |
+| `allowance_s`, `resumed_at` | how long it may take once it is woken, and when that was |
+
+The field `parked` of the call's marker says the same to agents, who may read markers: so a call is withdrawn as ever.
+While it is parked, its result is Celery's usual text with the state `PARKED`, which is not one of Celery's states of
+tasks that are done; `ParkedCall` is what agents read there, and it is published as an answer is.
+
+**Deadlines.** What its agent waits for a parked call does not count from when it was sent: its deadline is `until`, and
+woken, it has its whole time again. Record, marker and the stored state follow `until`. At `until` it is woken like any
+other, as `expired`, so that a worker answers it: with an audit entry, and for Celery's canvas.
+
+All times are those of Redis. Each script may be sent twice.
+"""
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.exchange import RedisExchange
+from tarsy_tasks.broker.script import NOW, Table, constants, script
+from tarsy_tasks.broker.steps import ANNOUNCE, ENTRIES, KEYS, MARKER_TTL_S
+
+__all__ = ["Decided", "ParkedCallView", "ParkedRecord", "Parking", "decide", "load", "load_waiting", "wake_due"]
+
+KEPT_S = 24 * 3600
+"""How long a record outlives the end of its waiting: a decision that comes too late, or twice, learns so."""
+_PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedRecord:
+    """What a worker reads of the record of a call.
+
+    Attributes:
+        digest: Of what was asked.
+        until: When it is or was woken in any case; time of Redis.
+        decision: `approved`, `denied` or `expired`; empty: nothing was decided.
+        by: Who decided, comma-separated.
+        why: The reason that they gave.
+        resumed_at: When it was woken; None before.
+        allowance_s: How long it may take from then on.
+    """
+
+    digest: str
+    until: float
+    decision: str = ""
+    by: str = ""
+    why: str = ""
+    resumed_at: float | None = None
+    allowance_s: float = 0.0
+
+    FIELDS = ("digest", "until", "decision", "by", "why", "resumed_at", "allowance_s")
+
+    @classmethod
+    def read(cls, found: list[Any]) -> "ParkedRecord | None":
+        """The record, of the values of its `FIELDS`; None if there is none."""
+        texts = [each.decode(errors="replace") if isinstance(each, bytes) else each or "" for each in found]
+        digest, until, decision, by, why, resumed_at, allowance_s = texts
+        if not digest:
+            return None
+        resumed = float(resumed_at) if resumed_at else None
+        return cls(digest, float(until or 0), decision, by, why, resumed, float(allowance_s or 0))
+
+
+class Decided(StrEnum):
+    """What became of a decision."""
+
+    APPROVED = "approved"
+    DENIED = "denied"
+    COUNTED = "counted"
+    """It counts, and somebody else has to approve the call, too."""
+    REPEATED = "repeated"
+    """The same person has approved it before, and somebody else has to."""
+    OWN = "own"
+    """Nobody approves a call of their own."""
+    CHANGED = "changed"
+    """It is about other arguments than those that the call has."""
+    LATE = "late"
+    """It was decided before."""
+    EXPIRED = "expired"
+    WITHDRAWN = "withdrawn"
+    UNKNOWN = "unknown"
+    """There is no such parked call."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedCallView:
+    """What people see of a parked call. All texts of agents and servers are masked.
+
+    Attributes:
+        id: The task id.
+        reason: Why it waits.
+        until: When it expires, by the clock of Redis.
+        digest: Of what was asked.
+        needs: How many people have to approve it.
+        approvals: Who has.
+        decision: As in `ParkedRecord`.
+        about: What is asked, by whom: `server`, `tool`, `arguments`, `why`, `agent_id`, `run_id`, `principal`, `at`.
+    """
+
+    id: str
+    reason: str
+    until: float
+    digest: str
+    needs: int
+    approvals: tuple[str, ...]
+    decision: str
+    about: dict[str, Any]
+
+
+# Returns 0, and does nothing, if nobody waits for the call any more. With the record of the same question the earlier
+# approvals stay: its worker was lost, and another one asks again.
+@script(
+    constants(marker_ttl_s=MARKER_TTL_S, kept_s=KEPT_S),
+    NOW,
+    r"""
+    local lease = home .. '\n' .. tag
+    if redis.call('EXISTS', withdrawn) == 1 then return 0 end
+    if not redis.call('ZSCORE', leases, lease) then return 1 end
+    if redis.call('HEXISTS', unacked, tag) == 0 then
+        redis.call('ZREM', leases, lease)
+        return 1
+    end
+    redis.call('ZADD', parked, ends_at, lease)  -- of another type, it fails: the lease is kept
+    redis.call('ZREM', leases, lease)
+    local left_s = math.ceil(math.max(0, ends_at - now))
+    if redis.call('HGET', parked_call, 'digest') ~= record.digest then redis.call('DEL', parked_call) end
+    for name, value in pairs(record) do redis.call('HSET', parked_call, name, value) end
+    redis.call('HSET', parked_call, 'home', home, 'until', string.format('%.3f', ends_at))
+    redis.call('EXPIRE', parked_call, left_s + kept_s)
+    redis.call('HINCRBY', marker, 'deliveries', -1)
+    redis.call('HDEL', marker, 'suspect', 'taken')  -- nobody has it: if it is withdrawn, its agent records that
+    redis.call('HSET', marker, 'parked', 1)
+    redis.call('EXPIRE', marker, left_s + marker_ttl_s)
+    if state ~= '' then
+        redis.call('SET', stored_result, state, 'EX', left_s + kept_s)
+        redis.call('PUBLISH', stored_result, state)
+        redis.call('PUBLISH', channel, state)
+    end
+    return 1
+    """,
+    known=KEYS,
+)
+def _park(*, home: str, tag: str, ends_at: float, record: Table, state: str, channel: str) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parking:
+    """What `park` writes of a call.
+
+    Attributes:
+        record: The fields of its record that are known when it is parked.
+        until: When it is woken in any case, in seconds since the epoch by the clock of Redis.
+        state: What is stored as the state of the task, in Celery's form; empty to store none.
+    """
+
+    record: dict[str, Any]
+    until: float
+    state: str
+
+    def park(self, exchange: RedisExchange, home: str, tag: str) -> bool:
+        """Park a call that this worker has on a lease; False if nobody waits for it any more."""
+        return bool(
+            _park.run(
+                exchange,
+                home=home,
+                tag=tag,
+                ends_at=self.until,
+                record=self.record,
+                state=self.state,
+                channel=keys.reply_channel(tag),
+            )
+        )
+
+
+_WAKE = (
+    constants(
+        waiting_prefix=keys.waiting_key(""),
+        marker_prefix=keys.call_marker(""),
+        parked_prefix=keys.parked_key(""),
+        result_prefix=keys.result_key(""),
+        garbage_s=600,
+        blocked_s=60,
+        kept_s=KEPT_S,
+    )
+    + f"\n{ENTRIES}\n{ANNOUNCE}"
+    + r"""
+    local function wake(place)
+        local home, tag = string.match(place, '^([^\n]*)\n(.*)$')
+        local entry = tag and redis.call('HGET', unacked, tag)
+        if entry then
+            local record = parked_prefix .. tag
+            local allowance_s = tonumber(redis.call('HGET', record, 'allowance_s') or '') or 0
+            local queue, garbage_at, message = split_entry(entry)
+            if message then  -- of a damaged entry the sweep makes a dead letter
+                if garbage_at ~= '' then garbage_at = string.format('%.3f', now + allowance_s + garbage_s) end
+                redis.call('HSET', unacked, tag, queue .. '\n' .. garbage_at .. '\n' .. message)
+            end
+            -- As in `release_due`: keys of another type must not stop the others.
+            local size = message and redis.pcall('RPUSH', named_queue(queue, home), message)
+            local added = redis.pcall('ZADD', waiting_prefix .. home, now, tag)
+            if type(size) ~= 'number' and type(added) ~= 'number' then
+                redis.call('ZADD', parked, now + blocked_s, place)
+                return #entry
+            end
+            redis.pcall('ZADD', queues, 'NX', now, home)
+            pcall(announce, home)  -- the sweep announces it again
+            if redis.call('EXISTS', record) == 1 then
+                redis.call('HSET', record, 'resumed_at', string.format('%.3f', now))
+                redis.call('EXPIRE', record, math.ceil(allowance_s) + kept_s)
+            end
+            redis.call('HDEL', marker_prefix .. tag, 'parked')
+            redis.call('DEL', result_prefix .. tag)
+        end
+        redis.call('ZREM', parked, place)
+        return entry and #entry or 0
+    end
+    """
+)
+"""A Lua function that puts a parked call back into its queue. It returns the bytes that it has read."""
+
+
+@script(
+    NOW,
+    _WAKE,
+    r"""
+    local home, ends_at, needs, decision, asked, principal, approvals = unpack(redis.call('HMGET', parked_call,
+        'home', 'until', 'needs', 'decision', 'digest', 'principal', 'approvals'))
+    if not home then return 'unknown' end
+    if decision then return decision == 'expired' and decision or 'late' end
+    if asked ~= digest then return 'changed' end
+    if now >= tonumber(ends_at) then return 'expired' end
+    if redis.call('EXISTS', withdrawn) == 1 or redis.call('HEXISTS', unacked, tag) == 0 then return 'withdrawn' end
+    local decided_by = by
+    if is_approved then
+        if principal and by == principal then return 'own' end
+        local count, everyone = 1, {}
+        for name in string.gmatch(approvals or '', '[^\n]+') do
+            if name == by then return 'repeated' end
+            count = count + 1
+            everyone[count - 1] = name
+        end
+        everyone[count] = by
+        redis.call('HSET', parked_call, 'approvals', table.concat(everyone, '\n'))
+        if count < (tonumber(needs) or 1) then return 'counted' end
+        decided_by = table.concat(everyone, ', ')
+    end
+    local verdict = is_approved and 'approved' or 'denied'
+    redis.call('HSET', parked_call, 'decision', verdict, 'by', decided_by, 'why', why)
+    wake(home .. '\n' .. tag)
+    return verdict
+    """,
+    known=KEYS,
+)
+def _decide(*, tag: str, digest: str, is_approved: bool, by: str, why: str) -> bytes: ...
+
+
+# As `delayed.release_due`. Agents cannot write the set: what they have withdrawn is found by samples.
+@script(
+    constants(most=200, most_bytes=1024 * 1024, samples=10),
+    NOW,
+    _WAKE,
+    r"""
+    local bytes = 0
+    for _, place in ipairs(redis.call('ZRANGEBYSCORE', parked, '-inf', now, 'LIMIT', 0, most)) do
+        if bytes >= most_bytes then break end
+        local record = parked_prefix .. (string.match(place, '\n(.*)$') or '')
+        if redis.call('EXISTS', record) == 1 then redis.call('HSETNX', record, 'decision', 'expired') end
+        bytes = bytes + wake(place)
+    end
+    for _, place in ipairs(redis.call('ZRANDMEMBER', parked, samples)) do
+        if redis.call('HEXISTS', unacked, string.match(place, '\n(.*)$') or '') == 0 then
+            redis.call('ZREM', parked, place)
+        end
+    end
+    local due = redis.call('ZRANGE', parked, 0, 0, 'WITHSCORES')[2]
+    return due and tostring(due - now) or ''
+    """,
+    known=KEYS,
+)
+def _wake_due() -> bytes: ...
+
+
+def wake_due(exchange: RedisExchange) -> float | None:
+    """Wake parked calls that have waited as long as they may. Returns in how many seconds the next one ends, 0 or less
+    if some are left that have ended already; None if there is none."""
+    due_in_s = _wake_due.run(exchange)
+    return float(due_in_s) if due_in_s else None
+
+
+def decide(redis: Any, view: ParkedCallView, *, is_approved: bool, by: str, why: str = "") -> Decided:
+    """Approve or deny a parked call, as one person.
+
+    Args:
+        redis: A redis-py client that decodes nothing.
+        view: What that person has seen: it has to be what the call still asks.
+        by: Their name.
+        why: Their reason, for the agent and the audit.
+    """
+    command = _decide.command(tag=view.id, digest=view.digest, is_approved=is_approved, by=by, why=why)
+    found = redis.execute_command(*command)
+    return Decided(found.decode() if isinstance(found, bytes) else found)
+
+
+def load(redis: Any, task_id: str) -> ParkedCallView | None:
+    """One parked call, also when it was decided already; None if there is no record of it."""
+    return _view(task_id, redis.hgetall(keys.parked_key(task_id)))
+
+
+def load_waiting(redis: Any, limit: int) -> tuple[list[ParkedCallView], int]:
+    """The calls that wait for people, those first that expire first, and how many are parked in all."""
+    found: list[ParkedCallView] = []
+    start = 0
+    while len(found) < limit:
+        places: list[bytes] = redis.zrange(keys.PARKED, start, start + _PAGE - 1)
+        tags = [place.partition(b"\n")[2].decode(errors="replace") for place in places]
+        pipeline = redis.pipeline(transaction=False)
+        for tag in tags:
+            pipeline.hgetall(keys.parked_key(tag))
+            pipeline.hexists(keys.UNACKED, tag)  # withdrawn ones stay in the set until they expire
+        answers = pipeline.execute()
+        for tag, fields, is_there in zip(tags, answers[::2], answers[1::2], strict=True):
+            view = _view(tag, fields) if is_there else None
+            if view is not None and not view.decision:
+                found.append(view)
+        if len(places) < _PAGE:
+            break
+        start += _PAGE
+    return found[:limit], redis.zcard(keys.PARKED)
+
+
+def _view(task_id: str, fields: dict[bytes, bytes]) -> ParkedCallView | None:
+    texts = {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
+    try:
+        return ParkedCallView(
+            id=task_id,
+            reason=texts["reason"],
+            until=float(texts["until"]),
+            digest=texts["digest"],
+            needs=int(texts["needs"]),
+            approvals=tuple(texts.get("approvals", "").splitlines()),
+            decision=texts.get("decision", ""),
+            about=json.loads(texts["about"]),
+        )
+    except (KeyError, ValueError):
+        return None

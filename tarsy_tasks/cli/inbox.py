@@ -1,0 +1,133 @@
+"""`tarsy-tasks inbox`, `approve` and `deny`: the calls that wait for people, and deciding about them."""
+
+import getpass
+import json
+from typing import Any
+
+import click
+
+from tarsy_tasks.broker import parked_calls
+from tarsy_tasks.broker.parked_calls import Decided, ParkedCallView
+from tarsy_tasks.cli import FAILED
+from tarsy_tasks.cli.broker import broker
+from tarsy_tasks.cli.output import console, counted, json_option, local_time, notes, print_json, print_table
+from tarsy_tasks.telemetry.printable import make_visible
+
+__all__ = ["approve", "deny", "inbox"]
+
+_LONGEST_WHY = 1000
+_LONGEST_NAME = 100
+_SHORT_CHARS = 60
+_SAID = {
+    Decided.APPROVED: "approved",
+    Decided.DENIED: "denied",
+    Decided.COUNTED: "approved; somebody else has to approve it, too",
+    Decided.REPEATED: "you have approved it before; somebody else has to approve it, too",
+    Decided.OWN: "nobody approves a call of their own",
+    Decided.CHANGED: "not decided: it asks something else now; look at it again",
+    Decided.LATE: "not decided: somebody else was earlier",
+    Decided.EXPIRED: "not decided: it has expired",
+    Decided.WITHDRAWN: "not decided: its agent has cancelled it",
+    Decided.UNKNOWN: "not found",
+}
+_DONE = (Decided.APPROVED, Decided.DENIED, Decided.COUNTED)
+
+
+@click.command()
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 10_000), help="Maximum number.")
+@json_option
+def inbox(limit: int, *, as_json: bool) -> None:
+    """List the calls that wait for a person, those first that expire first. See `approve` and `deny`."""
+    with broker() as redis:
+        found, total = parked_calls.load_waiting(redis, limit)
+    if as_json:
+        print_json({"calls": [_as_json(view) for view in found], "parked": total})
+        return
+    columns = ("id", "tool", "arguments", "agent", "waits until", "approved by")
+    print_table(columns, map(_row, found), nothing="nothing waits for a person")
+    if len(found) == limit < total:
+        notes.print(f"of {counted(total, 'call')} that are parked; --limit shows more")
+
+
+_id = click.argument("task_id", metavar="ID")
+_by = click.option("--as", "by", default="", metavar="NAME", help="Who decides; the default is your login name.")
+
+
+@click.command()
+@_id
+@_by
+@click.option("--why", default="", help="The reason, for the audit.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def approve(task_id: str, by: str, why: str, *, yes: bool, as_json: bool) -> None:
+    """Approve a call that waits in the inbox; it runs then, once, as it is shown. Exit code 1 when it does not."""
+    _decide(task_id, by, why, is_approved=True, asks=not (yes or as_json), as_json=as_json)
+
+
+@click.command()
+@_id
+@_by
+@click.option("--why", default="", help="The reason, for the agent and the audit.")
+@json_option
+def deny(task_id: str, by: str, why: str, *, as_json: bool) -> None:
+    """Deny a call that waits in the inbox; its agent gets the reason. Exit code 1 when it is not denied."""
+    _decide(task_id, by, why, is_approved=False, asks=False, as_json=as_json)
+
+
+def _decide(task_id: str, by: str, why: str, *, is_approved: bool, asks: bool, as_json: bool) -> None:
+    by = " ".join((by or _login_name()).split())
+    if not by or len(by) > _LONGEST_NAME or len(why) > _LONGEST_WHY:
+        raise click.UsageError(
+            f"--as takes a name of up to {_LONGEST_NAME} characters, --why a reason of up to {_LONGEST_WHY}"
+        )
+    with broker() as redis:
+        view = parked_calls.load(redis, task_id)
+        if view is not None and asks:
+            for name, value in _as_json(view).items():
+                text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                console.print(f"{name}: {make_visible(text)}")  # a line break could pretend to be another field
+            click.confirm("Approve it?", abort=True)
+        decided = Decided.UNKNOWN
+        if view is not None:
+            decided = parked_calls.decide(redis, view, is_approved=is_approved, by=by, why=" ".join(why.split()))
+    if as_json:
+        print_json({"id": task_id, "result": decided})
+    else:
+        (console if decided in _DONE else notes).print(f"{make_visible(task_id)}: {_SAID[decided]}")
+    if decided not in _DONE:
+        raise click.exceptions.Exit(FAILED)
+
+
+def _login_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # in a container whose user has no name
+        return ""
+
+
+def _row(view: ParkedCallView) -> tuple[str, ...]:
+    about = view.about
+    needs = f" ({len(view.approvals)} of {view.needs})" if view.needs > 1 else ""
+    return (
+        view.id,
+        f"{about.get('server', '')}.{about.get('tool', '')}",
+        str(about.get("arguments", ""))[:_SHORT_CHARS],
+        str(about.get("principal") or about.get("agent_id", "")),
+        local_time(view.until),
+        ", ".join(view.approvals) + needs,
+    )
+
+
+def _as_json(view: ParkedCallView) -> dict[str, Any]:
+    about = view.about
+    return {
+        "id": view.id,
+        "reason": view.reason,
+        "tool": f"{about.get('server', '')}.{about.get('tool', '')}",
+        **{name: about.get(name, "") for name in ("title", "arguments", "agent_id", "run_id", "principal")},
+        "asked_at": local_time(float(about.get("at", 0)), "T"),
+        "expires_at": local_time(view.until, "T"),
+        "digest": view.digest,
+        "approvers": view.needs,
+        "approved_by": list(view.approvals),
+    }

@@ -1,0 +1,79 @@
+"""What a worker writes of a call that it parks, and what it reads of it when the call comes back.
+
+Owns the two shapes. Why a call is parked, and what a decision means for it, each reason decides itself
+(`call_approval`); the states and keys are `broker.parked_calls`.
+"""
+
+import json
+from typing import Any
+
+from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.parked_calls import ParkedRecord, Parking
+from tarsy_tasks.interceptors import ANONYMOUS, Parked
+from tarsy_tasks.models import ParkedCall
+from tarsy_tasks.worker.calls.context import WorkerContext
+from tarsy_tasks.worker.calls.running_call import RunningCall
+
+__all__ = ["NO_LIMIT_S", "build_parking", "find_parked"]
+
+NO_LIMIT_S = 24 * 3600.0
+"""For callers that name no timeout: the server's own limits are all that bounds the call."""
+_TEXTS = {
+    "approval": "`{server}.{tool}` waits for a person to approve it. It has not run. Its answer comes when they have "
+    "decided; do not call it again meanwhile."
+}
+"""What models can be told, by reason."""
+
+
+def build_parking(context: WorkerContext, call: RunningCall, parked: Parked) -> Parking:
+    """What is written of a call that is parked now, for the first time or again after its worker was lost."""
+    now = context.clock.now()
+    before = call.parked
+    is_same = before is not None and before.digest == parked.digest
+    until = before.until if before is not None and is_same else now + parked.lasts_s
+    record: dict[str, Any] = {
+        "reason": parked.reason,
+        "digest": parked.digest,
+        "needs": parked.needs,
+        "about": json.dumps({**parked.about, "at": round(now, 3)}, ensure_ascii=False, separators=(",", ":")),
+        "allowance_s": _allowance_s(call),
+    }
+    if call.principal != ANONYMOUS:
+        record["principal"] = call.principal
+    return Parking(record, until, _state_of(context, call, parked, now, until))
+
+
+async def find_parked(context: WorkerContext, call: RunningCall) -> ParkedRecord | None:
+    """What was decided of a call; None if it was not parked. Raises redis-py's `RedisError`."""
+    if call.delivery is None:
+        return None
+    [found] = await context.in_flight.exchange.execute(("HMGET", keys.parked_key(call.id), *ParkedRecord.FIELDS))
+    return ParkedRecord.read(found)
+
+
+def _allowance_s(call: RunningCall) -> float:
+    """How long the call may take once it is woken: as long as when it was sent, though that time has passed."""
+    info, times = call.info, [NO_LIMIT_S]
+    if info.timeout_s is not None:
+        times.append(info.timeout_s)
+    if info.deadline is not None and info.sent_at is not None and info.deadline > info.sent_at:
+        times.append(info.deadline - info.sent_at)
+    return round(min(times), 3)
+
+
+def _state_of(context: WorkerContext, call: RunningCall, parked: Parked, now: float, until: float) -> str:
+    """The state of the task, as Celery's result backend writes it. Empty if results are in another Redis: the script
+    that parks a call does not reach that one."""
+    if context.results is not context.in_flight.exchange:
+        return ""
+    text = _TEXTS[parked.reason].format(server=call.server, tool=call.tool)
+    found = ParkedCall(
+        reason=parked.reason, server=call.server, tool=call.tool, text=text, since=round(now, 3), until=round(until, 3)
+    )
+    state: dict[str, Any] = {
+        "status": keys.PARKED_STATE,
+        "result": found.model_dump(),
+        "traceback": None,
+        "children": [],
+    }
+    return json.dumps({**state, "date_done": None, "task_id": call.id})
