@@ -214,7 +214,7 @@ def test_an_answer_counts_only_if_it_is_one(server: LoginServer, changes: dict[s
     assert not server.access
 
 
-def test_a_server_without_metadata_is_its_own_authorization_server(server: LoginServer) -> None:
+def test_a_server_without_metadata_authorizes_by_itself(server: LoginServer) -> None:
     """As before 2025-06-18."""
     found = asyncio.run(begin(server, f"{server.url}/other"))
     assert (found.resource, found.server.issuer) == ("", server.url)
