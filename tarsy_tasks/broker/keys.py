@@ -249,9 +249,9 @@ LIMIT_REPORT = limit_key("report")
 """The limits that workers keep to, a JSON string with a TTL."""
 
 
-def flight_key(entry: str) -> str:
-    """Who asks for what is to be kept as that entry of the cache, a string with a TTL; all others wait for it."""
-    return f"{cache_key(entry)}:flight"
+def flight_key(place: str, field: str) -> str:
+    """Who asks for what is to be kept in a field of that place in the cache, a string with a TTL; all others wait."""
+    return f"{cache_key(place)}:flight:{field}"
 
 
 def suspended_key(server: str) -> str:
@@ -267,7 +267,8 @@ def renewal_key(server: str) -> str:
 sign_in_key = _prefixed("tarsy:sign-in:")
 """The tokens of the person who has signed in to a server, encrypted, a string with a TTL. Agents cannot read it."""
 cache_key = _prefixed("tarsy:cache:")
-"""An answer of a tool that is kept for a while, a JSON string with a TTL, by server and a digest. Workers write it."""
+"""Answers of a server that are kept for a while, a hash with a TTL, by server and a digest (`answer_cache`). Workers
+write it."""
 agents_key = _prefixed("tarsy:agents:")
 """Set of the bound agents whose queues of a server got messages since a worker last looked. Agents add to it."""
 shares_key = _prefixed("tarsy:shares:")

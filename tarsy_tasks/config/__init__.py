@@ -3,8 +3,8 @@
     loading       finds and loads a file; `file`, `yaml_tree` and `toml_tree` have its syntax
     dialects      the clients whose files are understood; `roots` finds the servers, `entries` reads one by the rules of
                   `own_keys`, `key_rules` and `tarsy_keys`, `placeholders` are clients' references
-    servers       the models; `auth`, `sandbox`, `approval` and `texts` are their parts, `transports` and
-                  `server_ids` how transports and ids are spelled
+    servers       the models; `approval`, `auth`, `cache`, `sandbox` and `texts` are their parts, `transports` and
+                  `server_ids` how transports and ids are spelled, `by_tool` what is said of single tools
     problems      the wording of errors; `json_schema` is the schema for editors
     variables     references to variables and files; `resolved` is a server with their values
     secret_places where a server's configuration has secrets

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from tarsy_tasks.config.approval import Approval
 from tarsy_tasks.config.auth import AUTH_MODELS
+from tarsy_tasks.config.cache import Cache
 from tarsy_tasks.config.entries import ServerEntry
 from tarsy_tasks.config.error_budget import ErrorBudget
 from tarsy_tasks.config.file import ConfigFile, read_config_file
@@ -23,7 +24,7 @@ from tarsy_tasks.config.roots import FoundServers, find_servers, read_intercepto
 from tarsy_tasks.config.sandbox import Sandbox
 from tarsy_tasks.config.secret_places import find_exposed, find_written
 from tarsy_tasks.config.server_ids import build_server_id
-from tarsy_tasks.config.servers import Cache, Config, Masking, Retry, ServerConfig, Timeouts
+from tarsy_tasks.config.servers import Config, Masking, Retry, ServerConfig, Timeouts
 from tarsy_tasks.config.summarization import Summarization
 from tarsy_tasks.errors import ConfigError
 

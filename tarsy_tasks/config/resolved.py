@@ -41,6 +41,7 @@ class ResolvedServer:
             or at a place for secrets. They are masked wherever they appear.
         shown: Every place that may contain a secret, and how its value may be displayed.
         files: The paths of the files that were read; two that get the same values from elsewhere are equal.
+        inherited: Of a stdio server, the variables of the worker that its process inherits.
     """
 
     command: str | None
@@ -55,14 +56,20 @@ class ResolvedServer:
     secrets: frozenset[str] = field(repr=False)
     shown: Mapping[str, str] = field(repr=False)
     files: tuple[str, ...] = field(default=(), compare=False)
+    inherited: Mapping[str, str] = field(default_factory=dict[str, str], repr=False, compare=False)
 
     @cached_property
     def identity(self) -> str:
-        """SHA-256, in hexadecimal, of what the server is asked as: its program or address, and the credentials."""
+        """A digest, in hexadecimal, of what the server is asked as: its program or address, and the credentials. It is
+        one that is slow to guess from, a few milliseconds. Of what is inherited only variables with names of secrets
+        count: others differ between workers, and say nothing about what may be read.
+        """
         address = [self.command, *map(_reveal, self.args), self.cwd, _reveal(self.url)]
-        named: list[Mapping[str, Any]] = [self.env, self.headers, dict(self.auth or ())]
+        inherited = {name: value for name, value in self.inherited.items() if is_secret_name(name)}
+        named: list[Mapping[str, Any]] = [{**inherited, **self.env}, self.headers, dict(self.auth or ())]
         plain = [{name: _reveal(value) for name, value in each.items()} for each in named]
-        return hashlib.sha256(json.dumps([address, plain], sort_keys=True).encode()).hexdigest()
+        text = json.dumps([address, plain], sort_keys=True).encode()
+        return hashlib.scrypt(text, salt=b"tarsy-tasks", n=1024, r=8, p=1, dklen=32).hex()
 
 
 def _reveal(value: Any) -> Any:

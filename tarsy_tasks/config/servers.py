@@ -5,8 +5,6 @@ resolves them (`variables`).
 """
 
 import shlex
-from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, field_validator, model_validator
@@ -14,6 +12,8 @@ from pydantic_core import PydanticCustomError
 
 from tarsy_tasks.config.approval import Approval, ApprovalSetting
 from tarsy_tasks.config.auth import ApiKeyAuth, Auth
+from tarsy_tasks.config.by_tool import find_for_tool
+from tarsy_tasks.config.cache import Cache
 from tarsy_tasks.config.error_budget import ErrorBudget
 from tarsy_tasks.config.isolated import Isolated
 from tarsy_tasks.config.problems import describe_kind, quote, suggest
@@ -24,7 +24,7 @@ from tarsy_tasks.config.texts import Command, EnvName, HeaderName, HeaderValue, 
 from tarsy_tasks.config.transports import TRANSPORTS, read_transport, transport_of_url
 from tarsy_tasks.config.variables import is_broker_variable
 
-__all__ = ["Cache", "Config", "Masking", "Retry", "ServerConfig", "Timeouts"]
+__all__ = ["Config", "Masking", "Retry", "ServerConfig", "Timeouts"]
 
 _KINDS = {"command": "stdio", "url": "http", "native": "stdio"}
 """The keys of which each server has one, and the transport that it means."""
@@ -35,7 +35,6 @@ _IDLE_STOP_S = 300
 _ResultLimit = Annotated[int, Field(ge=16_384, le=1_048_576)]
 """Less would not hold the escaped characters of results that are not measured, because they are small."""
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_DAY_S = 24 * 3600
 
 
 class Timeouts(Model):
@@ -69,15 +68,8 @@ class Timeouts(Model):
 
     def call_timeout_s(self, tool: str) -> float:
         """Seconds that a call of `tool` may take."""
-        found = _find_by_name(tool, self.tools)
+        found = find_for_tool(tool, self.tools)
         return self.call_s if found is None else found
-
-
-def _find_by_name(tool: str, seconds: Mapping[str, float]) -> float | None:
-    """What a mapping says of a tool: by its name, or else by the first glob that matches."""
-    if tool in seconds:
-        return seconds[tool]
-    return next((found for glob, found in seconds.items() if fnmatchcase(tool, glob)), None)
 
 
 class Retry(Model):
@@ -97,20 +89,6 @@ class Retry(Model):
         if self.min_wait_s > self.max_wait_s:
             raise ValueError(f"min_wait_s ({self.min_wait_s:g}) is greater than max_wait_s ({self.max_wait_s:g})")
         return self
-
-
-class Cache(Model):
-    """Which answers of a server's tools are kept for a while, for all workers. Errors are never kept."""
-
-    tools: dict[Annotated[str, Field(min_length=1)], Annotated[_Seconds, Field(le=_DAY_S)]] = Field(
-        default_factory=dict,
-        description="How many seconds the answers of a tool are kept: by the name of a tool, or else by the first glob "
-        "(`get_*`) that matches. Only for tools that change nothing.",
-    )
-
-    def ttl_s(self, tool: str) -> float | None:
-        """Seconds that the answers of `tool` are kept; None: they are not."""
-        return _find_by_name(tool, self.tools)
 
 
 def _validate_group(name: str) -> str:
@@ -228,9 +206,7 @@ class ServerConfig(Model):
     error_budget: ErrorBudget | None = Field(
         default=None, description="How many of its calls may fail before all workers suspend it; by default any number."
     )
-    cache: Cache | None = Field(
-        default=None, description="Which answers of its tools are kept for a while; by default none."
-    )
+    cache: Cache | None = Field(default=None, description="Which of its answers are kept for a while; by default none.")
     retry: Retry = Field(default_factory=Retry, description="How a call is sent again after a failure of the session.")
     replay: Literal["hinted", "always", "never"] = Field(
         default="hinted",
@@ -277,10 +253,8 @@ class ServerConfig(Model):
 
     def result_limit_of(self, tool: str) -> int:
         """Characters of the text of a result of `tool`."""
-        limits = self.result_limits
-        if tool in limits:
-            return limits[tool]
-        return next((limit for glob, limit in limits.items() if fnmatchcase(tool, glob)), self.result_limit)
+        found = find_for_tool(tool, self.result_limits)
+        return self.result_limit if found is None else found
 
     @property
     def command_line(self) -> str | None:

@@ -50,6 +50,7 @@ from tarsy_tasks.worker.process.lease import LeaseKeeper
 from tarsy_tasks.worker.process.limit_reporter import LimitReporter
 from tarsy_tasks.worker.process.plain_calls import PlainCall
 from tarsy_tasks.worker.process.policy_terms import build_fetch_limits, build_limit_report, weights_of
+from tarsy_tasks.worker.process.resource_changes import ResourceChanges
 from tarsy_tasks.worker.process.server_changes import ServerChanges
 from tarsy_tasks.worker.process.shared_pauses import SharedPauses
 from tarsy_tasks.worker.process.shutdown import ShutdownWatch
@@ -142,7 +143,8 @@ class TaskPool(ThreadsTaskPool):
 
         keeping = (context.audit, context.instance, servers, context.lease_s, tend)
         self._leases = LeaseKeeper(self.app, *keeping)
-        context.connections.inform(self._bulkhead, suspended, pauses, self._leases, self.isolated)
+        changes = ResourceChanges(context.connections, context.in_flight.exchange)
+        context.connections.inform(self._bulkhead, suspended, pauses, changes, self._leases, self.isolated)
         grace_s = context.settings.shutdown_grace_s
         self.server_changes = ServerChanges(context.connections, self, self._connect, grace_s)
         self._shutdown = ShutdownWatch(context.settings.shutdown_grace_s, self._end_all)

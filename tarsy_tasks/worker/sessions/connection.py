@@ -54,6 +54,7 @@ class ServerConnection:
         on_pause: Called on the loop when this worker has read that, with the seconds.
         on_suspend: Called on the loop when it is suspended.
         on_change: Called on the loop when the server was connected, could not be connected, or changed its tools.
+        on_resources: Called on the loop when a resource has changed, with its URI; None: any of them may have.
     """
 
     def __init__(self, server: ServerConfig, masker: Masker, context: SessionContext) -> None:
@@ -63,17 +64,18 @@ class ServerConnection:
         self.suspension.on_begin = self._suspend
         self.long_work = LongWork(self.suspension)
         self.counted = CountedCalls() if server.error_budget is not None else None
-        self.is_disconnected_by_operator = False
-        self.is_removed = False
-        self.sessions_opened = self.sessions_replaced = 0
+        self.is_disconnected_by_operator = self.is_removed = self._closed = False
+        self.sessions_opened = self.sessions_replaced = self.pause_count = 0
         self.paused_until = float("-inf")
-        self.pause_count = 0
         self.on_pause: Callable[[float], None] = lambda _: None
         self.on_suspend: Callable[[], None] = lambda: None
         self.on_change: Callable[[], None] = lambda: None
-        self._opener = SessionOpener(server, masker, self.long_work, self.suspension, context, lambda: self.on_change())
-        self.errors = self._opener.errors
-        self.availability = self._opener.availability
+        self.on_resources: Callable[[str | None], None] = lambda _: None
+        shared = self.long_work, self.suspension, context
+        self._opener = SessionOpener(
+            server, masker, *shared, lambda: self.on_change(), lambda uri: self.on_resources(uri)
+        )
+        self.errors, self.availability = self._opener.errors, self._opener.availability
         self.record_failure = self._opener.record_failure
         self.recent_calls = RecentCalls()
         self._on_demand: OnDemand | None = None
@@ -85,7 +87,6 @@ class ServerConnection:
         self._opening: asyncio.Task[Session] | None = None
         self._per_call_sessions: set[Session] = set()
         self._background: set[asyncio.Task[None]] = set()
-        self._closed = False
 
     @property
     def error(self) -> NoSessionError | None:
@@ -306,6 +307,8 @@ class ServerConnection:
             self._session, self._logged_error = session, ""
             self.sessions_replaced += bool(self.sessions_opened) and not self._is_resting
             self.sessions_opened += 1
+            if self.sessions_opened > 1:
+                self.on_resources(None)  # nobody has heard what changed meanwhile
             if self._on_demand is not None:
                 self._on_demand.begin()
             return session

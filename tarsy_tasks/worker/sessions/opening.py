@@ -90,6 +90,7 @@ class SessionOpener:
 
     Args:
         on_tools: Called when a server has changed its tools and listed them.
+        on_resources: As of `ServerConnection`.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class SessionOpener:
         suspension: Suspension,
         context: SessionContext,
         on_tools: Callable[[], None],
+        on_resources: Callable[[str | None], None],
     ) -> None:
         self.availability = ServerAvailability(server.timeouts.recreate_s)
         self.error: NoSessionError | None = None
@@ -110,6 +112,7 @@ class SessionOpener:
         self._long_work = long_work
         self._suspension = suspension
         self._on_tools = on_tools
+        self._on_resources = on_resources
         self._output = ServerOutput(server.name, masker)
         self._transport = ServerTransport(
             server,
@@ -220,8 +223,8 @@ class SessionOpener:
         self.errors.longer_attempt_s = self._connect_s if is_longer else None
 
     def _new_session(self, mode: Mode) -> Session:
-        on_tools, on_left_out = self._on_tools, self._note_left_out
-        return Session(self._server, self._transport, mode, on_tools, on_left_out, self._masker, self._long_work)
+        heard = self._on_tools, self._on_resources, self._note_left_out
+        return Session(self._server, self._transport, mode, *heard, self._masker, self._long_work)
 
     def _note_left_out(self, tools: Mapping[str, str]) -> None:
         """The server listed tools that are not valid; logged when they change."""

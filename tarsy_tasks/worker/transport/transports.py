@@ -10,6 +10,7 @@ import os
 import ssl
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -101,6 +102,8 @@ class ServerTransport:
             ConfigError: A variable is not set, a file cannot be read, or a value is not valid.
         """
         resolved = await asyncio.to_thread(resolve_variables, self._server, os.environ)
+        if self._server.transport == "stdio":
+            resolved = replace(resolved, inherited=self._inheritance.environment_for(self._server, os.environ))
         self._credentials.resolved = resolved
         self._on_secrets(resolved.secrets)
         self.address = str(without_secrets(address_of(resolved))) if resolved.url is not None else ""
@@ -130,7 +133,7 @@ class ServerTransport:
         return StdioCommand(
             command=resolved.command,
             args=[value.get_secret_value() for value in resolved.args],
-            env=self._inheritance.environment_for(self._server, os.environ) | own,
+            env={**resolved.inherited, **own},
             cwd=resolved.cwd,
             max_message_bytes=self._server.max_message_bytes,
         )
