@@ -95,6 +95,7 @@ _WORKERS_OWN = (
     keys.alert_state_key("*"),
     keys.limit_key("*"),
     keys.session_key("*"),
+    keys.sessions_key("*"),
     f"{keys.CALL_STATES}*",
     f"{keys.LARGE_RESULTS}*",
     f"{keys.LARGE_INDEXES}*",

@@ -91,8 +91,10 @@ class ParkedPage(Page):
                 _ = self.current_user
             except HTTPError:
                 self.current_user = None  # the link is enough
-        elif not self._require_user():
-            return None
+        else:
+            self._require_user()
+            if self._finished:  # sent to the sign-in
+                return None
         if view is None:
             raise HTTPError(404, "No call of this id waits for a person.")
         return view
@@ -104,8 +106,8 @@ class ParkedPage(Page):
             raise HTTPError(503, "Redis cannot be read, so nothing was decided.") from error
 
     @authenticated
-    def _require_user(self) -> bool:
-        return True
+    def _require_user(self) -> None:
+        """Who is not signed in is refused here, or sent to the sign-in."""
 
     def _is_linked(self, view: ParkedCallView) -> bool:
         """Whether the address is that of a link which a worker has signed. If several people have to approve a call,

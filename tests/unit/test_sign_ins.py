@@ -16,7 +16,8 @@ from tarsy_tasks.oauth import store
 from tarsy_tasks.oauth.endpoint import CredentialsError
 from tarsy_tasks.oauth.sealed import Sealer
 from tarsy_tasks.oauth.sign_in import SignIn
-from tarsy_tasks.worker.transport.access_tokens import NotSignedIn
+from tarsy_tasks.worker.maskers import build_value_masker, known_secrets
+from tarsy_tasks.worker.transport.access_tokens import NotSignedIn, Token, TokenSource
 from tarsy_tasks.worker.transport.signed_in import SignedIn, SignInTokens
 from tests.processes import turns
 from tests.servers.login_server import LoginServer, login_server
@@ -273,3 +274,24 @@ def test_a_new_refresh_token_outlives_its_connection(bench: Bench, server: Login
 
     assert bench.run(work) == bench.stored().access_token.get_secret_value()
     assert server.renewals == 1
+
+
+def test_only_the_last_tokens_are_masked_for_good() -> None:
+    """Or a worker whose tokens live for minutes would spend a second of its loop on each of them after some days."""
+    given = [f"t0ken-of-a-short-life-{n:04}" for n in range(20)]
+
+    class Giver:
+        def __init__(self) -> None:
+            self.left = iter(given)
+
+        async def fetch(self, refused: SecretStr | None) -> Token:
+            return Token(SecretStr(next(self.left)), 0.0, float("inf"))
+
+    async def work() -> None:
+        tokens = TokenSource("desk", Giver(), known_secrets.add)
+        for _ in given:
+            await tokens.look()
+
+    asyncio.run(work())
+    masker = build_value_masker()
+    assert [token for token in given if masker.mask(f"x {token} x") != f"x {token} x"] == given[-3:]
