@@ -75,6 +75,7 @@ _WORKERS_OWN = (
     keys.shares_key("*"),
     keys.error_budget_key("*"),
     keys.cache_key("*"),
+    keys.sign_in_key("*"),
     keys.QUEUES,
     keys.LEASES,
     keys.DELAYED,

@@ -262,6 +262,13 @@ def suspended_key(server: str) -> str:
     return f"{serving_key(server)}.suspended"
 
 
+def renewal_key(server: str) -> str:
+    """Which worker renews the tokens of that sign-in, a string with a TTL; server ids have no dot."""
+    return f"{sign_in_key(server)}.renewal"
+
+
+sign_in_key = _prefixed("tarsy:sign-in:")
+"""The tokens of the person who has signed in to a server, encrypted, a string with a TTL. Agents cannot read it."""
 cache_key = _prefixed("tarsy:cache:")
 """Answers of a server that are kept for a while, a hash with a TTL, by server and a digest (`answer_cache`). Workers
 write it."""

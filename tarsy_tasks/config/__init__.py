@@ -14,7 +14,7 @@ Agents import this package, so it imports neither `yaml` nor `mcp` nor `celery`.
 """
 
 from tarsy_tasks.config.approval import Approval
-from tarsy_tasks.config.auth import ApiKeyAuth, BearerAuth, OAuthClientCredentials
+from tarsy_tasks.config.auth import ApiKeyAuth, BearerAuth, OAuthAuth, OAuthClientCredentials, OAuthSignIn
 from tarsy_tasks.config.inheritance import variables_of
 from tarsy_tasks.config.json_schema import config_schema
 from tarsy_tasks.config.loading import check_secrets, describe_unused, find_config_path, load_config
@@ -29,7 +29,9 @@ __all__ = [
     "BearerAuth",
     "Config",
     "Masking",
+    "OAuthAuth",
     "OAuthClientCredentials",
+    "OAuthSignIn",
     "Retry",
     "Sandbox",
     "ServerConfig",

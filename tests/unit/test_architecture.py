@@ -26,7 +26,7 @@ FLOORS = (
     {"health", "operators", "server_status"},
     {"catalogue"},
     {"celery_app"},
-    {"telemetry"},
+    {"telemetry", "oauth"},
     {"broker", "policy"},
     {"config"},
     {"settings"},

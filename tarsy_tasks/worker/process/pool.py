@@ -65,6 +65,7 @@ from tarsy_tasks.worker.sessions.connections import Connections, build_connectio
 from tarsy_tasks.worker.sessions.isolated import IsolatedConnection
 from tarsy_tasks.worker.sessions.opening import SessionContext
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
+from tarsy_tasks.worker.sessions.sign_ins import build_sign_ins
 
 __all__ = ["TaskPool"]
 
@@ -195,16 +196,19 @@ class TaskPool(ThreadsTaskPool):
         binding = decide_binding(settings.canvas, broker_urls(app))
         configured = app.mcp_config.servers
         self.inheritance = Inheritance(configured.values(), broker_urls(app))
-        sessions = self._sessions = SessionContext(self.inheritance, agent_secrets=settings.agent_secrets)
+        broker = results = AsyncRedisExchange(lambda: app.backend.client.connection_pool, is_eager=True)
+        if app.conf.broker_url != app.conf.result_backend:
+            broker = AsyncRedisExchange(partial(broker_pool, app), is_eager=True)
+        sign_ins = build_sign_ins(settings, broker)
+        sessions = self._sessions = SessionContext(
+            self.inheritance, agent_secrets=settings.agent_secrets, sign_ins=sign_ins
+        )
         connections = Connections(map(self._connect, (configured[name] for name in servers)))
         # Of all servers: any worker may find a call that its own worker left behind.
         maskers = {name: build_record_masker(server) for name, server in configured.items()}
         worker = app.worker_instance.partition("#")[0]
         lines = ServerLines(maskers, metrics.clock, worker)
         lines.open()  # before the servers start: what they write then matters most
-        broker = results = AsyncRedisExchange(lambda: app.backend.client.connection_pool, is_eager=True)
-        if app.conf.broker_url != app.conf.result_backend:
-            broker = AsyncRedisExchange(partial(broker_pool, app), is_eager=True)
         return WorkerContext(
             instance=app.worker_instance,
             lease_s=float(app.conf.broker_transport_options["visibility_timeout"]),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from mcp import MCPError
 
-from tarsy_tasks.config import ServerConfig
+from tarsy_tasks.config import OAuthSignIn, ServerConfig
 from tarsy_tasks.errors import CallError, ConfigError, NoSessionError
 from tarsy_tasks.masking.masked_text import MaskedText
 from tarsy_tasks.outcomes import ErrorCode
@@ -76,6 +76,8 @@ class ConnectionErrors:
         if isinstance(error, TimeoutError):
             return " If it needs longer, set `timeouts.connect_s`."
         if isinstance(error, MCPError) and data_of(error).get("status") == _UNAUTHORIZED:
+            if isinstance(self._server.auth, OAuthSignIn):
+                return f" Sign in again: `tarsy-tasks auth login {self._server.name}`."
             return " Set `auth` in the configuration of the server, or correct it."
         return ""
 

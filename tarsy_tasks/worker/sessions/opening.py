@@ -29,6 +29,7 @@ from tarsy_tasks.worker.time_budget import Suspension
 from tarsy_tasks.worker.transport.agent_secrets import ReadCredentials
 from tarsy_tasks.worker.transport.child_watch import ChildWatch
 from tarsy_tasks.worker.transport.server_output import ServerOutput
+from tarsy_tasks.worker.transport.signed_in import SignInTokens
 from tarsy_tasks.worker.transport.transports import ServerTransport
 
 __all__ = ["SessionContext", "SessionOpener", "StartLimiter"]
@@ -71,6 +72,7 @@ class SessionContext:
         child_watch: Ends them when the worker is gone.
         new_suspension: For each server, how long it may cost too much.
         agent_secrets: The directory with the credentials of agents.
+        sign_ins: The tokens of persons who have signed in to servers; None: there is no Redis to read them from.
     """
 
     inheritance: Inheritance = field(default_factory=Inheritance)
@@ -78,6 +80,7 @@ class SessionContext:
     child_watch: ChildWatch = field(default_factory=ChildWatch)
     new_suspension: Callable[[], Suspension] = Suspension
     agent_secrets: Path | None = None
+    sign_ins: SignInTokens | None = None
 
 
 class SessionOpener:
@@ -126,6 +129,7 @@ class SessionOpener:
             long_work,
             suspension,
             read,
+            context.sign_ins,
         )
         self.errors = ConnectionErrors(server, masker, self._output, lambda: self._transport.address)
         self._connect_s = server.timeouts.connect_s

@@ -30,6 +30,7 @@ from tarsy_tasks.worker.transport.http_client import HttpClient, ssl_context, wi
 from tarsy_tasks.worker.transport.program import check_program
 from tarsy_tasks.worker.transport.sandbox.preparation import in_sandbox
 from tarsy_tasks.worker.transport.server_output import ServerOutput
+from tarsy_tasks.worker.transport.signed_in import SignInTokens
 from tarsy_tasks.worker.transport.sse import sse_transport
 from tarsy_tasks.worker.transport.stdio import StdioCommand, stdio_transport
 from tarsy_tasks.worker.transport.streamable_http import streamable_http_transport
@@ -55,6 +56,7 @@ class ServerTransport:
         long_work: For large messages.
         suspension: Begins when the server floods the worker for too long.
         read: Reads the credentials of the agent that it is used for; None: of no agent.
+        sign_ins: As of `Credentials`.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class ServerTransport:
         long_work: LongWork,
         suspension: Suspension,
         read: ReadCredentials | None = None,
+        sign_ins: SignInTokens | None = None,
     ) -> None:
         self.address = ""
         self._read = read
@@ -75,7 +78,7 @@ class ServerTransport:
         self._inheritance = inheritance
         self._watch = watch
         self._on_secrets = on_secrets
-        self._credentials = Credentials(server, on_secrets, read)
+        self._credentials = Credentials(server, on_secrets, read, sign_ins)
         self._long_work = long_work
         is_stdio = server.transport == "stdio"
         carrier_s, reply_s = (0.0, _LINE_S) if is_stdio else (_EVENT_S, _POST_S)
@@ -89,9 +92,8 @@ class ServerTransport:
 
     @property
     def identity(self) -> str:
-        """As of `ResolvedServer`, as it was last resolved; empty before."""
-        resolved = self._credentials.resolved
-        return "" if resolved is None else resolved.identity
+        """As of `Credentials`, as it was last resolved; empty before."""
+        return self._credentials.identity
 
     @asynccontextmanager
     async def open(self, on_end: Callable[[str], None]) -> AsyncGenerator[Dispatcher[Any]]:
