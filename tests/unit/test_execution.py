@@ -31,6 +31,7 @@ def parts(unbegin: Any, *interceptors: Any) -> tuple[Any, Any, Any, Any]:
         metrics=SimpleNamespace(running=lambda *_: nullcontext()), in_flight=SimpleNamespace(unbegin=unbegin)
     )
     call = SimpleNamespace(
+        connection=SimpleNamespace(agents=None),
         tool="look",
         server="desk",
         record=SimpleNamespace(operation="tool_call", is_listed=True, has_begun=True),
