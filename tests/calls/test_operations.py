@@ -199,6 +199,7 @@ def test_mcp_sessions_shows_the_state_of_each_session(worker: Worker, app: Tarsy
         "sessions_opened": 1,
         "in_flight": 0,
         "last_error": None,
+        "agents": None,
     }
     assert found["shop"]["state"] in ("error", "reconnecting", "connecting", "disconnected")
     assert "shop" in found["shop"]["last_error"]
