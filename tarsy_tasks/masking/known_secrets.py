@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from threading import Lock
+from typing import NamedTuple
 from urllib.parse import quote, quote_plus
 
 import re2
@@ -31,15 +32,20 @@ _LEAST_BEGINNING = 8
 """Characters; or a third of the secret, if that is more: many begin with a word, such as `postgres://`."""
 
 
+class _Group(NamedTuple):
+    """Values that were compiled together, and what finds their forms; `plain` are those that are not ASCII."""
+
+    values: frozenset[str]
+    pattern: "re2.Pattern"
+    plain: tuple[str, ...]
+
+
 class KnownSecrets:
-    """A growing set of values. Safe to share between threads."""
+    """A changing set of values. Safe to share between threads."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         self._values: set[str] = set()
-        self._plain: tuple[str, ...] = ()
-        self._patterns: tuple[re2.Pattern, ...] = ()
-        self._last: set[str] = set()
-        """The values of the last pattern, if more may be added to it."""
+        self._groups: tuple[_Group, ...] = ()
         self._lock = Lock()
         self.add(values)
 
@@ -51,35 +57,31 @@ class KnownSecrets:
             if not new:
                 return
             self._values |= new
-            complete = self._patterns[:-1] if self._last else self._patterns
-            self._last |= new
-            forms = {form for value in self._last for form in _forms(value)}
-            ascii_forms = sorted((form for form in forms if form.isascii()), key=len, reverse=True)
-            self._plain = tuple({*self._plain, *(form for form in forms if not form.isascii())})
-            options = re2.Options()
-            options.max_mem = 64 * 1024 * 1024
-            self._patterns = (*complete, re2.compile("|".join(map(re2.escape, ascii_forms)), options))
-            if len(self._last) >= _COMPILED_TOGETHER:
-                self._last = set()
+            complete = tuple(each for each in self._groups if self._is_complete(each))
+            open_values = {value for each in self._groups if each not in complete for value in each.values}
+            self._groups = (*complete, _compile(new | open_values & self._values))
+
+    def _is_complete(self, group: _Group) -> bool:
+        return len(group.values) >= _COMPILED_TOGETHER and group.values <= self._values
 
     def forget(self, values: Iterable[str]) -> None:
-        """Stop to mask values that are worth nothing any more, from the next `add` on: with hundreds of tokens, adding
-        one takes a second."""
+        """Stop masking values that are worth nothing any more, from the next `add` on: with hundreds of tokens, each
+        text would be searched for all of them."""
         with self._lock:
             self._values -= set(values)
 
     def find(self, text: str, projection: bytes) -> Iterator[Edit]:
         """The places where any of them appears."""
-        for pattern in self._patterns:
-            for match in pattern.finditer(projection):
+        for group in self._groups:
+            for match in group.pattern.finditer(projection):
                 start, end = match.span()
                 if end - start >= _STANDS_ALONE or _stands_alone(text, start, end):
                     yield Edit(start, end)
-        for form in self._plain:
-            start = text.find(form)
-            while start >= 0:
-                yield Edit(start, start + len(form))
-                start = text.find(form, start + len(form))
+            for form in group.plain:
+                start = text.find(form)
+                while start >= 0:
+                    yield Edit(start, start + len(form))
+                    start = text.find(form, start + len(form))
 
     def find_beginning(self, text: str) -> int:
         """Where the text ends with the beginning of one, whose rest may follow elsewhere; its length if it does not."""
@@ -92,6 +94,16 @@ class KnownSecrets:
                     found = start
                 start = text.find(value[:least], start + 1)
         return found
+
+
+def _compile(values: Iterable[str]) -> _Group:
+    values = frozenset(values)
+    forms = {form for value in values for form in _forms(value)}
+    ascii_forms = sorted((form for form in forms if form.isascii()), key=len, reverse=True)
+    options = re2.Options()
+    options.max_mem = 64 * 1024 * 1024
+    pattern = re2.compile("|".join(map(re2.escape, ascii_forms)), options)
+    return _Group(values, pattern, tuple(form for form in forms if not form.isascii()))
 
 
 def _long_lines(value: str) -> Iterator[str]:

@@ -49,7 +49,7 @@ def workers(client: Any) -> Workers:
 
 
 def list_tools(app: TarsyApp, *servers: str, **more: Any) -> ToolList:
-    with ToolExecutor(servers, app=app, timeout_s=0.3, **more) as tools:
+    with ToolExecutor(servers, app=app, timeout_s=1, **more) as tools:
         return tools.list_tools()
 
 
