@@ -76,7 +76,7 @@ def test_a_token_request_has_the_form_of_the_standard(server: Guarded) -> None:
 
 
 def test_a_token_is_renewed_before_it_expires_without_a_wait(server: Guarded) -> None:
-    server.token_s = "1.5"  # as text, as some have it
+    server.token_s = "6"  # as text, as some have it
 
     async def use(tokens: TokenSource) -> None:
         assert await current(tokens) == "token-1"
