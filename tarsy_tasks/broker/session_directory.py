@@ -92,7 +92,7 @@ class Bounds(NamedTuple):
     agent: int
 
 
-# The same call is told the same again: its first answer may have been lost with the worker that made it.
+# The same call gets the same reply again: its first answer may have been lost with the worker that made it.
 @script(
     NOW,
     _ALIVE,
@@ -331,7 +331,7 @@ class SessionDirectory:
             is_held: This worker has it.
             is_full: This worker opens no more sessions.
             opens: If there is none, this worker opens it.
-            restarts: If it was lost, it begins anew without a word.
+            restarts: If it was lost, it is replaced without notice.
         """
         state, holder, reason = await _claim.run_async(
             self._exchange,

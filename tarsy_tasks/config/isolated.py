@@ -21,7 +21,7 @@ class Isolated(Model):
     )
     restart: bool = Field(
         default=False,
-        description="Whether a session that was lost begins anew without a word; by default the next call of the run "
+        description="Whether a session that was lost is replaced without notice; by default the next call of the run "
         "fails with SESSION_LOST, once.",
     )
     max_sessions: int = Field(default=200, ge=1, description="How many there are at once, over all workers.")

@@ -1,7 +1,7 @@
 """Who asks an authorization server: a client id, and the proof that goes with it.
 
 Owns the four methods of client authentication. A signed assertion (RFC 7523) is for one authorization server and a few
-minutes, so whoever receives it cannot be this client elsewhere.
+minutes, so the one who receives it cannot be this client elsewhere.
 """
 
 import time

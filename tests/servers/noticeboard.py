@@ -1,8 +1,7 @@
 """An MCP server whose resources change: `python noticeboard.py LEDGER [--handshake] [--http PORT] [--ttl-ms NUMBER]`.
 
 The SDK's server in either era, as `either_era`. It writes down in the ledger what is read, listed and subscribed to.
-The tool `pin` changes the text of a notice and says so to whoever subscribed to it; `add` adds one, which changes the
-list.
+The tool `pin` changes the text of a notice and notifies its subscribers; `add` adds one, which changes the list.
 """
 
 import argparse

@@ -17,7 +17,7 @@ __all__ = ["IsolatedConnection", "lost_session_error"]
 
 class IsolatedConnection(ServerConnection):
     """Args:
-    shared: The connection of the worker to the same server. What is learnt about the server is told to it.
+    shared: The connection of the worker to the same server. What is learned about the server is passed on to it.
     read: Reads the credentials of the run's agent; None: all agents have the same.
     """
 

@@ -95,7 +95,7 @@ def test_that_it_was_lost_is_told_to_one_call(table: Deliveries, client: redis.R
     claim(client, "a", "t1")
     ask(client, "a", lambda directory: directory.mark_open(KEY))
     fleet.leave(table.exchange, "a")
-    # The worker that answers may be lost with its answer: the same call is told again.
+    # The worker that answers may be lost with its answer: the same call gets the same reply.
     assert [claim(client, "b", tag).state for tag in ("t2", "t2", "t3")] == ["lost", "lost", "claimed"]
     ask(client, "b", lambda directory: directory.mark_open(KEY))
     ask(client, "b", lambda directory: directory.release("desk", KEY, "it was idle."))
