@@ -249,6 +249,13 @@ LIMIT_REPORT = limit_key("report")
 """The limits that workers keep to, a JSON string with a TTL."""
 
 
+def watch_lease_key(agent: str, watch_id: str) -> str:
+    """Exists while an agent watches a resource, a string with a TTL; workers write it first, and the agent renews it.
+    `agent` is the bound agent, empty for all others.
+    """
+    return f"tarsy:watch-lease:{agent}:{watch_id}"
+
+
 def flight_key(place: str, field: str) -> str:
     """Who asks for what is to be kept in a field of that place in the cache, a string with a TTL; all others wait."""
     return f"{cache_key(place)}:flight:{field}"
@@ -262,6 +269,10 @@ def suspended_key(server: str) -> str:
 cache_key = _prefixed("tarsy:cache:")
 """Answers of a server that are kept for a while, a hash with a TTL, by server and a digest (`answer_cache`). Workers
 write it."""
+watches_key = _prefixed("tarsy:watches:")
+"""The watches of a server's resources, a hash of JSON strings by id, with a TTL. Workers write it."""
+watcher_key = _prefixed("tarsy:watcher:")
+"""The instance of the worker that subscribes to the watched resources of a server, a string with a TTL."""
 agents_key = _prefixed("tarsy:agents:")
 """Set of the bound agents whose queues of a server got messages since a worker last looked. Agents add to it."""
 shares_key = _prefixed("tarsy:shares:")

@@ -7,6 +7,7 @@ from tarsy_tasks.worker.calls.lists import build_list_operations
 from tarsy_tasks.worker.calls.operation import Operation
 from tarsy_tasks.worker.calls.prompt_get import GetPromptOperation
 from tarsy_tasks.worker.calls.resource_read import ReadResourceOperation
+from tarsy_tasks.worker.calls.resource_watch import WatchResourceOperation
 from tarsy_tasks.worker.calls.tool_call import ToolCallOperation
 
 __all__ = ["build_operations"]
@@ -17,6 +18,7 @@ def build_operations(context: WorkerContext) -> list[Operation]:
     return [
         ToolCallOperation(context),
         ReadResourceOperation(context),
+        WatchResourceOperation(context),
         GetPromptOperation(context),
         CompleteOperation(context),
         *build_list_operations(context),
