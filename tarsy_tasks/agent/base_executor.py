@@ -12,6 +12,7 @@ from tarsy_tasks.agent.dispatcher import CallDispatcher
 from tarsy_tasks.agent.isolated_run import SessionKind, build_isolated_run
 from tarsy_tasks.agent.large_results import READ_RESULT_TOOL
 from tarsy_tasks.agent.listing import ToolLister
+from tarsy_tasks.agent.resource_watch import WatchKeeper
 from tarsy_tasks.agent.resources import Readable, build_read
 from tarsy_tasks.agent.search_calls import SearchCalls
 from tarsy_tasks.agent.selection import Selection
@@ -148,6 +149,12 @@ class BaseExecutor:
     def _read(self, resource: Readable, server: str | None, values: Values | None) -> SubmittedCall:
         found, arguments = build_read(resource, server, values, self._dispatcher.selection.servers)
         return self._ask(found, READ_RESOURCE, arguments)
+
+    async def _watch(self, resource: Readable, server: str | None) -> WatchKeeper:
+        found, arguments = build_read(resource, server, None, self._dispatcher.selection.servers)
+        keeper = WatchKeeper(self._dispatcher, found, arguments["uri"])
+        await keeper.start()
+        return keeper
 
     def _last_list(self) -> ToolList:
         if self._lister.last is None:

@@ -15,6 +15,7 @@ from tarsy_tasks.agent.event_stream import CallEvents, EventBuffer
 from tarsy_tasks.agent.large_results import PAGE_CHARS, Part, check_request, read_part
 from tarsy_tasks.agent.pending_call import PendingCall
 from tarsy_tasks.agent.progress_calls import OnProgress, ProgressCalls
+from tarsy_tasks.agent.resource_watch import ResourceWatch
 from tarsy_tasks.agent.resources import Readable, build_completion
 from tarsy_tasks.agent.results import read_listed, read_structured
 from tarsy_tasks.agent.server_event_feed import OnEvent, deliver_in_thread
@@ -137,6 +138,15 @@ class ToolExecutor(BaseExecutor):
             ValueError: It is not known whose resource it is, or a template has no values.
         """
         return ResourceResult.of(self._read(resource, server, values).answered.result())
+
+    def watch_resource(self, resource: Readable, *, server: str | None = None) -> ResourceWatch:
+        """Watch a resource from now on: an iterator of its changes, which ends when it is closed.
+
+        Raises:
+            OutcomeError: The server does not report changes of it, or could not be asked.
+            BrokerUnavailable: Redis could not be reached in time.
+        """
+        return ResourceWatch(run_in_background(self._watch(resource, server)).result())
 
     def list_prompts(self, server: str) -> tuple[PromptDefinition, ...]:
         """The prompts of a server, all pages; empty if it has none. Raises as `list_resources`."""

@@ -23,7 +23,7 @@ _MOST, _MOST_OF_AGENT = 1000, 200
 @script(
     constants(lease_s=LEASE_S, kept_s=_KEPT_S, most=_MOST, most_of_agent=_MOST_OF_AGENT),
     """
-    if redis.call('HEXISTS', watches, id) == 0 then
+    if redis.call('HEXISTS', watches, watch_id) == 0 then
         local all, own = 0, 0
         for n, each in ipairs(redis.call('HGETALL', watches)) do
             if n % 2 == 0 then
@@ -32,7 +32,7 @@ _MOST, _MOST_OF_AGENT = 1000, 200
             end
         end
         if all >= most or own >= most_of_agent then return 0 end
-        redis.call('HSET', watches, id, text)
+        redis.call('HSET', watches, watch_id, text)
     end
     redis.call('EXPIRE', watches, kept_s)
     redis.call('SET', lease, '', 'EX', lease_s)
@@ -40,7 +40,7 @@ _MOST, _MOST_OF_AGENT = 1000, 200
     """,
     grows=True,
 )
-def add(*, watches: Key, lease: Key, id: str, agent: str, text: str) -> int: ...
+def add(*, watches: Key, lease: Key, watch_id: str, agent: str, text: str) -> int: ...
 
 
 # Returns ids and watches, one after the other; None if another worker subscribes to them.
@@ -58,5 +58,5 @@ def lead(*, watches: Key, watcher: Key, instance: str) -> list[bytes] | None: ..
 
 
 # Replaces a watch, unless it has ended meanwhile.
-@script("if redis.call('HEXISTS', watches, id) == 1 then redis.call('HSET', watches, id, text) end")
-def change(*, watches: Key, id: str, text: str) -> None: ...
+@script("if redis.call('HEXISTS', watches, watch_id) == 1 then redis.call('HSET', watches, watch_id, text) end")
+def change(*, watches: Key, watch_id: str, text: str) -> None: ...

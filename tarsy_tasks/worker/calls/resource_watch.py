@@ -66,7 +66,7 @@ class WatchResourceOperation:
                 self._context.results,
                 watches=keys.watches_key(call.server),
                 lease=keys.watch_lease_key(agent, call.id),
-                id=call.id,
+                watch_id=call.id,
                 agent=agent,
                 text=json.dumps({"uri": call.arguments["uri"], "agent": agent}),
             )

@@ -51,6 +51,7 @@ from tarsy_tasks.worker.process.limit_reporter import LimitReporter
 from tarsy_tasks.worker.process.plain_calls import PlainCall
 from tarsy_tasks.worker.process.policy_terms import build_fetch_limits, build_limit_report, weights_of
 from tarsy_tasks.worker.process.resource_changes import ResourceChanges
+from tarsy_tasks.worker.process.resource_watches import ResourceWatches
 from tarsy_tasks.worker.process.server_changes import ServerChanges
 from tarsy_tasks.worker.process.shared_pauses import SharedPauses
 from tarsy_tasks.worker.process.shutdown import ShutdownWatch
@@ -88,6 +89,7 @@ class TaskPool(ThreadsTaskPool):
         self.commands: dict[str, tuple[str, Future[dict[str, Any]]]] = {}
         """The last command of an operator for each server, by name, and its outcome."""
         self._closed = False
+        self._watching: Future[None] | None = None
 
     @property
     def context(self) -> WorkerContext:
@@ -143,7 +145,10 @@ class TaskPool(ThreadsTaskPool):
         keeping = (context.audit, context.instance, servers, context.lease_s, tend)
         self._leases = LeaseKeeper(self.app, *keeping)
         changes = ResourceChanges(context.connections, context.in_flight.exchange)
-        context.connections.inform(self._bulkhead, suspended, pauses, changes, self._leases, self.isolated)
+        self._watches = ResourceWatches(context.connections, context.results, context.instance)
+        context.connections.inform(
+            self._bulkhead, suspended, pauses, changes, self._watches, self._leases, self.isolated
+        )
         grace_s = context.settings.shutdown_grace_s
         self.server_changes = ServerChanges(context.connections, self, self._connect, grace_s)
         self._shutdown = ShutdownWatch(context.settings.shutdown_grace_s, self._end_all)
@@ -159,6 +164,7 @@ class TaskPool(ThreadsTaskPool):
             # Celery stops no pool that did not start.
             self._close_sessions()
             raise
+        self._watching = self._loop.submit(self._watches.run())
         self._leases.start()
         self._shutdown.start()
 
@@ -277,6 +283,8 @@ class TaskPool(ThreadsTaskPool):
         async def close(connection: ServerConnection) -> None:
             await connection.close()
 
+        if self._watching is not None:
+            self._watching.cancel()
         closing = [self._loop.submit(close(connection)) for connection in self._context.connections.values()]
         closing += [self._loop.submit(each.close()) for each in (self.server_changes, self.isolated)]
         wait_for(closing, _CLOSE_S)

@@ -1,8 +1,8 @@
 """Has MCP servers report changes of the resources that agents watch, and publishes them.
 
-Owns, for each server, which watches there are now and which of them this worker has subscribed to: of all workers with
-a session with that server, one subscribes. A watch of which the agent's lease has lapsed is removed. When a session, its
-stream or another worker was lost, the agents of all its watches hear that their resources may have changed.
+Owns, for each server, which watches there are now and which of them this worker has subscribed to: of all workers
+with a session with that server, one subscribes. A watch whose agent no longer renews its lease is removed. When a
+session, its stream or another worker was lost, the agents of its watches hear that their resources may have changed.
 """
 
 import asyncio
@@ -73,9 +73,7 @@ class _ServerWatches:
         watcher = keys.watcher_key(self._connection.server.name)
         if session is None:
             return
-        found = await watches.lead.run_async(
-            self._redis, watches=self._key, watcher=watcher, instance=self._instance
-        )
+        found = await watches.lead.run_async(self._redis, watches=self._key, watcher=watcher, instance=self._instance)
         if found is None:
             self.close()
             return
@@ -111,7 +109,7 @@ class _ServerWatches:
 
     async def _begin(self, watch: _Watch) -> None:
         kind = "missed" if watch.was_begun else "begun"
-        await watches.change.run_async(self._redis, watches=self._key, id=watch.id, text=watch.dump())
+        await watches.change.run_async(self._redis, watches=self._key, watch_id=watch.id, text=watch.dump())
         watch.was_begun = True
         await self._publish(watch, WatchMessage(watch=watch.id, kind=kind))
 
@@ -161,9 +159,7 @@ class ResourceWatches:
         redis: That of the results, for the loop.
     """
 
-    def __init__(
-        self, connections: Mapping[str, ServerConnection], redis: AsyncRedisExchange, instance: str
-    ) -> None:
+    def __init__(self, connections: Mapping[str, ServerConnection], redis: AsyncRedisExchange, instance: str) -> None:
         self._connections = connections
         self._redis = redis
         self._instance = instance

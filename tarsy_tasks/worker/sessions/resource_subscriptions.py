@@ -55,12 +55,16 @@ class ResourceSubscriptions:
         for uri in sorted(self._uris - uris):
             with suppress(MCPError):
                 gone = UnsubscribeRequest(params=UnsubscribeRequestParams(uri=uri))
-                await self.session.request(lambda client, gone=gone: client.session.send_request(gone, EmptyResult), _TIMEOUT_S)
+                await self.session.request(
+                    lambda client, gone=gone: client.session.send_request(gone, EmptyResult), _TIMEOUT_S
+                )
             self._uris -= {uri}
         for uri in sorted(uris - self._uris):
             try:
                 asked = SubscribeRequest(params=SubscribeRequestParams(uri=uri))
-                await self.session.request(lambda client, asked=asked: client.session.send_request(asked, EmptyResult), _TIMEOUT_S)
+                await self.session.request(
+                    lambda client, asked=asked: client.session.send_request(asked, EmptyResult), _TIMEOUT_S
+                )
             except MCPError as error:
                 refused[uri] = error.message
             else:
