@@ -29,6 +29,7 @@ FLOORS = (
     {"telemetry"},
     {"broker", "policy"},
     {"config"},
+    {"run_dir"},
     {"settings"},
     {"interceptors", "call_events", "server_events"},
     {"resources", "prompts"},
