@@ -1,7 +1,7 @@
 """What an operator's program does with a running deployment: change its servers, and have workers take that.
 
-Owns the operator's client. It writes the configuration file of this machine, while workers elsewhere have files of their
-own; or the configuration in Redis, which is the same for all.
+Owns the operator's client. It writes the configuration file of this machine, while workers elsewhere have files of
+their own; or the configuration in Redis, which is the same for all.
 """
 
 import getpass

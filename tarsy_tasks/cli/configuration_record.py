@@ -40,8 +40,7 @@ def history(show: int | None, *, as_json: bool) -> None:
         print_json([version.model_dump(exclude={"v", "text"}) for version in found])
     else:
         rows = [
-            (str(each.number), f"{datetime.fromtimestamp(each.at, UTC):%Y-%m-%d %H:%M:%S}", each.who, each.change)
-            + (each.digest,)
+            (str(each.number), f"{datetime.fromtimestamp(each.at, UTC):%F %T}", each.who, each.change, each.digest)
             for each in found
         ]
         columns = ("version", "written (UTC)", "who", "change", "digest")

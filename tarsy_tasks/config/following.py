@@ -1,8 +1,8 @@
 """The configuration for processes that only need to know the servers: beat, Flower, agents.
 
-Owns that they go by a changed file without a restart, and by the one before it while it is wrong. A look is one `stat`, and with
-a configuration in Redis one exchange a second.
-Workers are more careful: they wait until a file has been saved whole (`watch`), and say what they have taken.
+Owns that they go by a changed file without a restart, and by the one before it while it is wrong. A look is one `stat`,
+and with a configuration in Redis one exchange a second. Workers are more careful: they wait until a file has been saved
+whole (`watch`), and say what they have taken.
 """
 
 import logging
