@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         ToolDefinition,
         ToolResult,
     )
+    from tarsy_tasks.native.mark import native_tool
     from tarsy_tasks.outcomes import ErrorCode, Outcome
     from tarsy_tasks.prompts import Completion, PromptArgument, PromptDefinition, PromptMessage, PromptResult
     from tarsy_tasks.resources import ResourceContents, ResourceDefinition, ResourceResult, ResourceTemplate
@@ -112,6 +113,7 @@ __all__ = [
     "ToolResult",
     "app",
     "mask_text",
+    "native_tool",
     "tool_signature",
 ]
 
@@ -132,6 +134,7 @@ _NAMES = {
     "server_status": "ServerCounters ServerState ServerStatus",
     "entry_point": "app",
     "masking.masker": "mask_text",
+    "native.mark": "native_tool",
     "agent.signatures": "tool_signature",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -8,6 +8,7 @@ import re
 from typing import Literal, get_args
 
 __all__ = [
+    "CLOSE_SESSION",
     "COMPLETE",
     "GET_PROMPT",
     "LIST_PROMPTS",
@@ -28,12 +29,15 @@ READ_RESOURCE = "resources/read"
 LIST_PROMPTS = "prompts/list"
 GET_PROMPT = "prompts/get"
 COMPLETE = "completion/complete"
+CLOSE_SESSION = "session/close"
+"""Of this package, not of MCP: an executor needs its isolated session no longer."""
 
-Method = Literal[
+McpMethod = Literal[
     "resources/list", "resources/templates/list", "resources/read", "prompts/list", "prompts/get", "completion/complete"
 ]
+Method = McpMethod | Literal["session/close"]
 
-METHODS: frozenset[str] = frozenset(get_args(Method))
+METHODS: frozenset[str] = frozenset(get_args(McpMethod))
 
 _HARMLESS = "Asking again is harmless."
 _SENTENCES = {

@@ -63,6 +63,18 @@ class ToolCall(FrozenModel):
     no_cache: bool = Field(default=False, exclude_if=not_)
 
 
+class RunSession(FrozenModel):
+    """The isolated session that a call belongs to (docs/isolation.md).
+
+    Attributes:
+        run: All calls of a run to a server go to one session.
+        executor: Which executor sent the call: the session ends when all of them are closed.
+    """
+
+    run: str = Field(min_length=1, max_length=200)
+    executor: str = Field(default="", max_length=64)
+
+
 class CallInfo(FrozenModel):
     """The fourth argument of the task `tarsy.call_tool`: who calls, and how long they wait.
 
@@ -77,6 +89,7 @@ class CallInfo(FrozenModel):
         events: Somebody listens to the events of the call (docs/progress.md), so its worker asks the server for them.
         no_cache: As of `ToolCall`.
         reads_results: The sender can read the rest of a large result (docs/large-results.md), so a worker may cut it.
+        session: The isolated session that it belongs to; None: the one that all share.
         park: The caller waits when the call is parked (docs/approval.md). If not, a call that has to wait for a person
             is rejected.
     """
@@ -93,6 +106,7 @@ class CallInfo(FrozenModel):
     no_cache: bool = Field(default=False, exclude_if=not_)
     reads_results: bool = Field(default=False, exclude_if=not_)
     park: bool = Field(default=False, exclude_if=not_)
+    session: RunSession | None = Field(default=None, exclude_if=not_)
 
 
 class ParkedCall(FrozenModel):

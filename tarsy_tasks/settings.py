@@ -41,6 +41,10 @@ class Settings(BaseSettings):
         metrics_host: `TARSY_METRICS_HOST`, on which address.
         alert_webhook: `TARSY_ALERT_WEBHOOK`, the URL that receives alerts. It may contain a token.
         alert_webhook_secret: `TARSY_ALERT_WEBHOOK_SECRET`, signs the alerts: `whsec_` and base64, or any text.
+        approval_webhook: `TARSY_APPROVAL_WEBHOOK`, the URL that gets each call which waits for an approval.
+        approval_secret: `TARSY_APPROVAL_SECRET`, signs these requests and the links to the dashboard in them; Flower
+            needs it, too.
+        dashboard_url: `TARSY_DASHBOARD_URL`, where browsers reach Flower, for these links.
         canvas: `TARSY_CANVAS`, what a worker sends when a task is done: `any` chain, chord or callback, or only calls
             for the `same_queue`. None: as `broker.binding` decides.
         signing_key: `TARSY_SIGNING_KEY`, the file of the private key that signs this process's messages.
@@ -74,6 +78,11 @@ class Settings(BaseSettings):
     metrics_host: str = "127.0.0.1"
     alert_webhook: SecretStr | None = Field(default=None, description="a URL such as https://alerts.example.com/hook")
     alert_webhook_secret: SecretStr | None = Field(default=None, description="whsec_ and base64, or another text")
+    approval_webhook: SecretStr | None = Field(default=None, description="a URL such as https://chat.example.com/hook")
+    approval_secret: SecretStr | None = Field(default=None, description="whsec_ and base64, or another text")
+    dashboard_url: str | None = Field(
+        default=None, pattern=r"^https?://[^\s/?#]+[^\s?#]*$", description="a URL such as https://flower.example.com"
+    )
     canvas: Literal["any", "same_queue"] | None = Field(default=None, description="any or same_queue")
     signing_key: Path | None = None
     signing_certificate: Path | None = None
@@ -109,14 +118,14 @@ class Settings(BaseSettings):
     def _split_names(cls, names: Any) -> Any:
         return tuple(name.strip() for name in names.split(",") if name.strip()) if isinstance(names, str) else names
 
-    @field_validator("alert_webhook")
+    @field_validator("alert_webhook", "approval_webhook")
     @classmethod
     def _check_webhook(cls, secret: SecretStr | None) -> SecretStr | None:
         if secret is not None and not re.fullmatch(r"https?://[^\s/]\S*", secret.get_secret_value()):
             raise ValueError("not a URL")
         return secret
 
-    @field_validator("alert_webhook_secret")
+    @field_validator("alert_webhook_secret", "approval_secret")
     @classmethod
     def _check_secret(cls, secret: SecretStr | None) -> SecretStr | None:
         text = secret.get_secret_value() if secret is not None else ""

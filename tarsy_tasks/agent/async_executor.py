@@ -79,6 +79,8 @@ class AsyncToolExecutor(BaseExecutor):
         """As `ToolExecutor.close`."""
         self._lister.last = None
         self._events.close()
+        if self._dispatcher.isolated is not None:
+            await _run(self._dispatcher.close_sessions())
 
     async def list_tools(self) -> ToolList:
         """As `ToolExecutor.list_tools`."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from tarsy_tasks.agent.advice import Adviser
 from tarsy_tasks.agent.dispatcher import CallDispatcher
+from tarsy_tasks.agent.isolated_run import SessionKind, build_isolated_run
 from tarsy_tasks.agent.large_results import READ_RESULT_TOOL
 from tarsy_tasks.agent.listing import ToolLister
-from tarsy_tasks.agent.native_tools import NativeTool, build_native_tool
 from tarsy_tasks.agent.resources import Readable, build_read
 from tarsy_tasks.agent.search_calls import SearchCalls
 from tarsy_tasks.agent.selection import Selection
@@ -23,6 +23,7 @@ from tarsy_tasks.agent.summarizer import Summarizer, SummaryFunction, SummarySet
 from tarsy_tasks.agent.tool_list import ToolList
 from tarsy_tasks.methods import READ_RESOURCE, Method
 from tarsy_tasks.models import ToolDefinition
+from tarsy_tasks.native.tool import NativeTool, build_native_tool
 from tarsy_tasks.priorities import NORMAL, Priority
 from tarsy_tasks.resources import Values
 
@@ -48,6 +49,7 @@ class BaseExecutor:
         agent_id: str | None = None,
         run_id: str | None = None,
         priority: Priority = NORMAL,
+        session: SessionKind = "shared",
         offer_read_result: bool | None = None,
         park: bool = False,
         label_servers: bool = False,
@@ -71,7 +73,8 @@ class BaseExecutor:
         self._offers_reading = offer_read_result
         self._adviser = Adviser(find_app, selection)
         searches = SearchCalls(self._lister, self._adviser)
-        calls = CallDispatcher(find_app, selection, timeout_s, agent_id, run_id, searches, priority, park)
+        isolated = build_isolated_run(session, run_id)
+        calls = CallDispatcher(find_app, selection, timeout_s, agent_id, run_id, searches, priority, park, isolated)
         if summarizer is not None:
             made = Summarizer.of(summarizer)
             settings = SummarySettings(made, look_at_servers(app))
@@ -112,7 +115,7 @@ class BaseExecutor:
 
         Args:
             function: A function or coroutine function, with annotations of its parameters. It is returned as it is.
-            name: Of the tool; None: that of the function.
+            name: Of the tool; None: that of the function, or what `native_tool` says.
             server: What stands before it, as the id of a server does.
             description: For models; None: its docstring.
 

@@ -20,6 +20,7 @@ from tarsy_tasks.agent.background import call_in_background, start_in_background
 from tarsy_tasks.agent.connection import AgentConnection, connection_of
 from tarsy_tasks.agent.event_stream import CallEvents
 from tarsy_tasks.agent.idempotency import Claim, claim, release_if_possible
+from tarsy_tasks.agent.isolated_run import IsolatedRun
 from tarsy_tasks.agent.large_results import ResultReader
 from tarsy_tasks.agent.native_calls import NativeCalls
 from tarsy_tasks.agent.parked_calls import ParkedCalls
@@ -37,7 +38,7 @@ from tarsy_tasks.broker.async_exchange import NotSentError
 from tarsy_tasks.broker.task_names import CALL_TOOL, REQUEST
 from tarsy_tasks.call_events import EventBatch
 from tarsy_tasks.errors import BrokerUnavailable, CallError
-from tarsy_tasks.methods import Method
+from tarsy_tasks.methods import CLOSE_SESSION, Method
 from tarsy_tasks.models import CallInfo, ToolCall, ToolResult
 from tarsy_tasks.outcomes import Outcome
 from tarsy_tasks.priorities import NORMAL, Priority
@@ -58,6 +59,7 @@ class CallDispatcher:
     Attributes:
         find_app: Gives the Celery application; called on first use, for it may have to be built.
         search_calls: Reads the calls of `search_tools` and `call_tool`.
+        isolated: The sessions of its run; None: it uses those that all share.
         summaries: Makes long results short; None for an executor without a summarizer.
         native: The functions of the agent that are tools.
         is_async: Coroutine functions run on the event loop from which the agent calls.
@@ -71,11 +73,13 @@ class CallDispatcher:
     search_calls: SearchCalls
     priority: Priority = NORMAL
     park: bool = False
+    isolated: IsolatedRun | None = None
     summaries: Summaries | None = field(default=None, init=False)
     is_async: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        info = CallInfo(agent_id=self.agent_id, run_id=self.run_id, reads_results=True, park=self.park)
+        session = self.isolated.session if self.isolated is not None else None
+        info = CallInfo(agent_id=self.agent_id, run_id=self.run_id, reads_results=True, park=self.park, session=session)
         self._info = info.model_dump(exclude_none=True)
         self.native = NativeCalls(self.find_app, self.agent_id, self.run_id)
         self.reader = ResultReader(self.find_app, self.agent_id, self.timeout_s)
@@ -119,8 +123,14 @@ class CallDispatcher:
         call = ToolCall(name=f"{server}.{method}", arguments=arguments)
         deadline = time.monotonic() + self.timeout_s
         submitted = SubmittedCall(call, encode_arguments(call), deadline, self.priority, server, method, REQUEST)
+        submitted.sent = Future() if method == CLOSE_SESSION else None
         call_in_background(partial(self._send_all, [submitted]))
         return submitted
+
+    async def close_sessions(self) -> None:
+        """Have the isolated sessions of this executor closed, if it has any; see `IsolatedRun.close`."""
+        if self.isolated is not None:
+            await self.isolated.close(lambda server: self.request(server, CLOSE_SESSION, {}))
 
     def attach(self, task_id: str, name: str) -> SubmittedCall:
         """Begin to wait for a call that another executor has sent; from any thread.
@@ -279,6 +289,8 @@ class CallDispatcher:
         if call.events is not None and not call.is_shared and not connection.replies.refuses_events:
             info["events"] = True
             call.events.stop = connection.replies.listen(call.id, partial(self._hear_events, call))
+        if self.isolated is not None:
+            self.isolated.note(call)
         call.message = (call.server, call.tool, call.arguments, info)
         call.hear = partial(self._hear, call)
         connection.replies.expect(call.id, call.hear)

@@ -41,7 +41,8 @@ class ToolExecutor(BaseExecutor):
         timeout_s: Seconds from submitting a call until it is answered. If Redis accepts connections but does not
             answer, it is answered up to 1 s later.
         agent_id: Who calls: for the audit, and because idempotency keys count only among calls of the same agent.
-        run_id: In which run, for the audit.
+        run_id: In which run, for the audit, and with `session="run"`.
+        session: `run`: its calls go to sessions that only executors with the same `run_id` share (docs/isolation.md).
         priority: Of calls that have none of their own: `interactive`, `normal` or `batch`. It counts among the calls of
             this agent to the same server (docs/limits.md).
         offer_read_result: Whether `list_tools` lists `tarsy.read_result`, by which a model reads on in a large result;
@@ -56,7 +57,8 @@ class ToolExecutor(BaseExecutor):
 
     Raises:
         ValueError: A server that is not configured, a filter for a server that is not selected, a plain string where a
-            list of names belongs, a bad `timeout_s`, an unknown priority, or bad settings of a summarizer.
+            list of names belongs, a bad `timeout_s`, an unknown `priority` or `session`, or bad settings of
+            a summarizer.
         ConfigError: The configuration is missing or wrong.
 
     Example:
@@ -71,10 +73,11 @@ class ToolExecutor(BaseExecutor):
         self.close()
 
     def close(self) -> None:
-        """Forget the tools, and report no more events. Calls that were submitted go on; their connection belongs to the
-        process, not to one executor."""
+        """Forget the tools, report no more events, and end the sessions of its run. Calls that were submitted go on."""
         self._lister.last = None
         self._events.close()
+        if self._dispatcher.isolated is not None:
+            run_in_background(self._dispatcher.close_sessions()).result()
 
     def list_tools(self) -> ToolList:
         """The selected tools of all servers, as their sessions know them now; a sequence of `ToolDefinition`.

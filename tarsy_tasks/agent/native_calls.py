@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 from tarsy_tasks.agent import results
 from tarsy_tasks.agent.audit import audit_of
 from tarsy_tasks.agent.function_run import FunctionRuns, TooManyHanging
-from tarsy_tasks.agent.native_tools import NativeTool
+from tarsy_tasks.agent.native_results import call_native_tool
 from tarsy_tasks.agent.submitted import SubmittedCall
 from tarsy_tasks.errors import ArgumentsError, CallError
 from tarsy_tasks.models import ToolDefinition, ToolResult
+from tarsy_tasks.native.tool import NativeTool
 from tarsy_tasks.outcomes import ErrorCode
 
 if TYPE_CHECKING:
@@ -134,6 +135,6 @@ def _call(tool: NativeTool, call: SubmittedCall, began: float, finish: Finish) -
         "attempts": 1,
         "priority": call.priority,
     }
-    answer = tool.call(read.arguments, facts, finish)
+    answer = call_native_tool(tool, read.arguments, facts, finish)
     ended = {"duration_s": round(time.monotonic() - began, 6), "answered_at": time.time()}
     return answer.model_copy(update=ended)

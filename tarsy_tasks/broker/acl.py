@@ -94,6 +94,7 @@ _WORKERS_OWN = (
     keys.server_log_key("*"),
     keys.alert_state_key("*"),
     keys.limit_key("*"),
+    keys.session_key("*"),
     f"{keys.CALL_STATES}*",
     f"{keys.LARGE_RESULTS}*",
     f"{keys.LARGE_INDEXES}*",
@@ -311,6 +312,9 @@ def _flower(database: int) -> list[str]:
         _select_reading(("zrange", "zscore", "eval_ro"), [keys.limit_key("*"), keys.LEASES]),
         # Which calls are dead letters, without their messages.
         _select_reading(("zrevrange", "zcard"), [keys.DEAD_LETTERS]),
+        # Which calls wait for people, without their messages.
+        _select_reading(("zrange", "zcard", "hgetall"), [keys.PARKED, keys.parked_key("*")]),
+        _select_reading(("hexists",), [keys.UNACKED]),
         # What a model read.
         _select_reading(("get",), [keys.result_key("*")]),
         # Events and remote control.

@@ -122,6 +122,7 @@ class Delivery:
         parking: If it is requeued, and parked instead: what is written of it.
         record: What the worker knows of it; None for what is not a call.
         large: What is to be kept with its answer; None if that is small.
+        pass_on: If it is requeued, moves it to the worker that has to run it instead; false: there is none any more.
         forget: Has the channel count it as waiting for its acknowledgement no longer; None if it has no channel.
     """
 
@@ -139,6 +140,7 @@ class Delivery:
     parking: Parking | None = None
     record: AuditSource | None = None
     forget: Callable[[], None] | None = None
+    pass_on: Callable[[RedisExchange], bool] | None = None
     large: LargeWrite | None = None
     begun_before: tuple[Begun, ...] = ()
     signer: str = ""
@@ -308,6 +310,8 @@ class Deliveries:
         count."""
         if delivery.counted:
             self._give_back(delivery)
+        if delivery.pass_on is not None and delivery.pass_on(self.exchange):
+            return
         if delivery.parking is not None and delivery.parking.park(self.exchange, delivery.queue, delivery.tag):
             return
         if delivery.wait_s <= 0 or not self.delay(delivery, wait_s=delivery.wait_s):

@@ -68,6 +68,8 @@ _CHECK_SUFFIX = ".check"
 _PRIORITY = "\x06\x16"
 AGENT_MARK = ":a:"
 """What follows the server in the queue of a bound agent."""
+WORKER_MARK = ":w:"
+"""What follows a queue of calls in that of one worker for the same callers."""
 
 AUDIT_FIELD = "entry"
 AUDIT_TTL_S = 366 * 24 * 3600
@@ -91,14 +93,21 @@ def call_queue(server: str, agent: str | None) -> str:
     return queue(server) if agent is None else agent_queue(server, agent)
 
 
+def affinity_queue(queue: str, instance: str) -> str:
+    """The queue of one worker for calls of isolated sessions that it holds, of those who use this queue. None of the
+    names may have a colon."""
+    return f"{queue}{WORKER_MARK}{instance}"
+
+
 def agent_of_queue(name: str) -> str:
     """The bound agent that a queue belongs to; empty for one that others share."""
-    return name.partition(AGENT_MARK)[2]
+    return name.partition(WORKER_MARK)[0].partition(AGENT_MARK)[2]
 
 
 def shared_queue(name: str) -> str:
-    """Of an agent's queue the one that all others use for calls of its server; any other queue as it is."""
-    return name.partition(AGENT_MARK)[0]
+    """Of an agent's queue, or that of one worker, the one that all others use for calls of its server; any other queue
+    as it is."""
+    return name.partition(WORKER_MARK)[0].partition(AGENT_MARK)[0]
 
 
 def check_queue(server: str) -> str:
@@ -108,7 +117,7 @@ def check_queue(server: str) -> str:
 
 def is_check_queue(name: str) -> bool:
     """Whether a queue is one of health checks."""
-    return name.startswith(QUEUE_PREFIX) and name.endswith(_CHECK_SUFFIX) and AGENT_MARK not in name
+    return name.startswith(QUEUE_PREFIX) and name.endswith(_CHECK_SUFFIX) and shared_queue(name) == name
 
 
 def is_call_queue(name: str) -> bool:
@@ -228,6 +237,9 @@ result_key = _prefixed("celery-task-meta-")
 """The key, and the channel, of a task's result (Celery's spelling)."""
 
 
+session_key = _prefixed("tarsy:session:")
+"""Who holds an isolated session, by server and a digest of the run, with a colon between: a hash with a TTL. Workers
+write it."""
 limit_key = _prefixed("tarsy:limit:")
 """What is counted for a limit of the policy, by its id and what of it; workers write these keys, and each has a TTL
 (`limits`)."""

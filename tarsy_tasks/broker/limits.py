@@ -257,9 +257,10 @@ def answer_counted(
 _FETCHED = r"""
     local by_server, of_home, left_out = cjson.decode(fetch_limits), {}, {}
     local function find_limits(home)
-        local at = string.find(home, agent_mark, 1, true)
-        local server = string.sub(home, #queue_prefix + 1, at and at - 1)
-        local agent = at and string.sub(home, at + #agent_mark)
+        local own = string.match(home, '^(.-)' .. worker_mark) or home
+        local at = string.find(own, agent_mark, 1, true)
+        local server = string.sub(own, #queue_prefix + 1, at and at - 1)
+        local agent = at and string.sub(own, at + #agent_mark)
         local found = {}
         for _, limit in ipairs(by_server[server] or {}) do
             local concerned = not agent and limit.shared
@@ -293,7 +294,8 @@ _FETCHED = r"""
             end
             if room < most then most = room end
             if most <= 0 then
-                local queue = string.match(home, '^(.-)' .. agent_mark) or home
+                local queue = string.match(home, '^(.-)' .. worker_mark) or home
+                queue = string.match(queue, '^(.-)' .. agent_mark) or queue
                 left_out[queue] = math.min(left_out[queue] or wait_s, wait_s)
                 return 0
             end
@@ -332,6 +334,7 @@ def limit_fetch(terms: Mapping[str, Any], lease_s: float, anonymous: str) -> str
         lease_s=lease_s,
         fetch_limits=json.dumps(terms),
         agent_mark=keys.AGENT_MARK,
+        worker_mark=keys.WORKER_MARK,
         queue_prefix=keys.QUEUE_PREFIX,
         anonymous=anonymous,
         concurrency_s=_CONCURRENCY_S,

@@ -75,10 +75,10 @@ TAKE = (
 
 ANNOUNCE = (
     constants(queue_prefix=keys.QUEUE_PREFIX, agent_mark=keys.AGENT_MARK, agents_prefix=keys.agents_key(""))
-    + r"""
+    + rf"""
     local function announce(home)
         local at = string.find(home, agent_mark, 1, true)
-        if not at then return end
+        if not at or string.find(home, '{keys.WORKER_MARK}', 1, true) then return end
         local server = string.sub(home, #queue_prefix + 1, at - 1)
         local said = redis.pcall('SADD', agents_prefix .. server, string.sub(home, at + #agent_mark))
         -- A key of another type is deleted by a worker; the sweep announces again what waits.

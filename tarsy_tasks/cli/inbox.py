@@ -11,26 +11,12 @@ from tarsy_tasks.broker.parked_calls import Decided, ParkedCallView
 from tarsy_tasks.cli import FAILED
 from tarsy_tasks.cli.broker import broker
 from tarsy_tasks.cli.output import console, counted, json_option, local_time, notes, print_json, print_table
+from tarsy_tasks.telemetry.decision_texts import DECISION_TEXTS, DONE, LONGEST_NAME, LONGEST_WHY
 from tarsy_tasks.telemetry.printable import make_visible
 
 __all__ = ["approve", "deny", "inbox"]
 
-_LONGEST_WHY = 1000
-_LONGEST_NAME = 100
 _SHORT_CHARS = 60
-_SAID = {
-    Decided.APPROVED: "approved",
-    Decided.DENIED: "denied",
-    Decided.COUNTED: "approved; somebody else has to approve it, too",
-    Decided.REPEATED: "you have approved it before; somebody else has to approve it, too",
-    Decided.OWN: "nobody approves a call of their own",
-    Decided.CHANGED: "not decided: it asks something else now; look at it again",
-    Decided.LATE: "not decided: somebody else was earlier",
-    Decided.EXPIRED: "not decided: it has expired",
-    Decided.WITHDRAWN: "not decided: its agent has cancelled it",
-    Decided.UNKNOWN: "not found",
-}
-_DONE = (Decided.APPROVED, Decided.DENIED, Decided.COUNTED)
 
 
 @click.command()
@@ -76,9 +62,9 @@ def deny(task_id: str, by: str, why: str, *, as_json: bool) -> None:
 
 def _decide(task_id: str, by: str, why: str, *, is_approved: bool, asks: bool, as_json: bool) -> None:
     by = " ".join((by or _login_name()).split())
-    if not by or len(by) > _LONGEST_NAME or len(why) > _LONGEST_WHY:
+    if not by or len(by) > LONGEST_NAME or len(why) > LONGEST_WHY:
         raise click.UsageError(
-            f"--as takes a name of up to {_LONGEST_NAME} characters, --why a reason of up to {_LONGEST_WHY}"
+            f"--as takes a name of up to {LONGEST_NAME} characters, --why a reason of up to {LONGEST_WHY}"
         )
     with broker() as redis:
         view = parked_calls.load(redis, task_id)
@@ -93,8 +79,8 @@ def _decide(task_id: str, by: str, why: str, *, is_approved: bool, asks: bool, a
     if as_json:
         print_json({"id": task_id, "result": decided})
     else:
-        (console if decided in _DONE else notes).print(f"{make_visible(task_id)}: {_SAID[decided]}")
-    if decided not in _DONE:
+        (console if decided in DONE else notes).print(f"{make_visible(task_id)}: {DECISION_TEXTS[decided]}")
+    if decided not in DONE:
         raise click.exceptions.Exit(FAILED)
 
 

@@ -222,6 +222,6 @@ def _cell(value: object) -> str:
 def _where(server: ServerConfig) -> str:
     """The command without arguments, or the URL without user and query: those may hold secrets."""
     if server.url is None:
-        return server.command or ""
+        return server.command or server.command_line or ""
     parts = urlsplit(server.url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

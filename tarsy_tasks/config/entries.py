@@ -76,7 +76,7 @@ class ServerEntry:
 
     def take_defaults(self, defaults: Iterable[Taken]) -> None:
         """Take what the entry itself does not say, as far as it belongs to its transport."""
-        foreign = _OF_HTTP if "command" in self.values else _OF_STDIO
+        foreign = _OF_HTTP if self.values.keys() & {"command", "native"} else _OF_STDIO
         for taken in sorted(defaults, key=lambda taken: len(taken.place)):
             if taken.place[0] not in foreign and self._find(taken.place) is None:
                 self._take(taken)

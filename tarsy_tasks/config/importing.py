@@ -165,7 +165,7 @@ def _write(values: dict[str, JsonValue], server: ServerConfig) -> dict[str, Json
         if key in values and getattr(server, key) != fields[key].get_default(call_default_factory=True):
             kept[key] = _shorten(values[key])
     kept.pop("transport", None)
-    bare = {key: values[key] for key in ("command", "url") if key in values}
+    bare = {key: values[key] for key in ("command", "url", "native") if key in values}
     follows = ServerConfig.model_validate({**bare, "name": server.name}).transport
     return kept if follows == server.transport else {"transport": server.transport, **kept}
 

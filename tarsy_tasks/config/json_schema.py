@@ -40,7 +40,7 @@ def config_schema() -> dict[str, Any]:
         "env_file": {**_FILES, "description": "Files that contain values of `env`, by variable name."},
         "headers_file": {**_FILES, "description": "Files that contain values of `headers`, by header name."},
     }
-    server["oneOf"] = [{"required": [key]} for key in ("command", "url", "url_file")]
+    server["oneOf"] = [{"required": [key]} for key in ("command", "url", "url_file", "native")]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "MCP servers of tarsy-tasks",

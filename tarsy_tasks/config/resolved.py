@@ -6,6 +6,7 @@ Owns which of its values are secret. It exists only in the process that connects
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,6 +26,8 @@ from tarsy_tasks.secret_files import read_secret_file
 
 __all__ = ["ResolvedServer", "resolve_variables"]
 
+_NATIVE_SERVER = "tarsy_tasks.native"
+"""The program that serves the functions of a module, with the interpreter of the worker."""
 _SHORTEST_SECRET = 6
 """A shorter value also occurs in unrelated text."""
 
@@ -75,9 +78,12 @@ def _build_resolved(server: ServerConfig, values: Mapping[str, str]) -> Resolved
     texts = [("env", server.env), ("headers", server.headers)]
     shown = {format_path((key, name)): show_secret(text) for key, named in texts for name, text in named.items()}
     shown |= {format_path(each.at): show_secret(each.value) for each in found}
+    command, args = server.command, server.args
+    if server.native is not None:
+        command, args = sys.executable, ["-m", _NATIVE_SERVER, server.name, server.native]
     return ResolvedServer(
-        command=server.command,
-        args=tuple(map(SecretStr, server.args)),
+        command=command,
+        args=tuple(map(SecretStr, args)),
         env={name: SecretStr(value) for name, value in server.env.items()},
         cwd=server.cwd,
         sandbox=server.sandbox,

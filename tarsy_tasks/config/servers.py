@@ -4,6 +4,7 @@ Owns the models, their rules and defaults. Loading them is in `loading`; texts k
 resolves them (`variables`).
 """
 
+import shlex
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
@@ -14,6 +15,7 @@ from pydantic_core import PydanticCustomError
 from tarsy_tasks.config.approval import Approval, ApprovalSetting
 from tarsy_tasks.config.auth import ApiKeyAuth, Auth
 from tarsy_tasks.config.error_budget import ErrorBudget
+from tarsy_tasks.config.isolated import Isolated
 from tarsy_tasks.config.problems import describe_kind, quote, suggest
 from tarsy_tasks.config.sandbox import SandboxSetting
 from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN
@@ -24,6 +26,8 @@ from tarsy_tasks.config.variables import is_broker_variable
 
 __all__ = ["Cache", "Config", "Masking", "Retry", "ServerConfig", "Timeouts"]
 
+_KINDS = {"command": "stdio", "url": "http", "native": "stdio"}
+"""The keys of which each server has one, and the transport that it means."""
 _STDIO_KEYS = ("args", "env", "variables_file", "cwd", "inherit_env", "sandbox")
 _HTTP_KEYS = ("headers", "auth", "verify_ssl", "ca_file")
 
@@ -143,8 +147,14 @@ class Masking(Model):
     )
 
 
+def _validate_module(path: str) -> str:
+    if not all(name.isidentifier() for name in path.split(".")):
+        raise ValueError(f"{quote(path[:80])} is not the import path of a module, such as `my_package.tools`")
+    return path
+
+
 class ServerConfig(Model):
-    """One MCP server: a program to start (`command`), or a URL (`url`)."""
+    """One MCP server: a program to start (`command`), a URL (`url`), or a module with functions (`native`)."""
 
     name: str = Field(pattern=SERVER_ID_PATTERN, description="The server's id.")
     description: str | None = Field(default=None, description="For people who read the file.")
@@ -179,6 +189,11 @@ class ServerConfig(Model):
         default=None,
         description="http, sse: a PEM file of the certificate authorities to trust.",
     )
+    native: Annotated[str, AfterValidator(_validate_module)] | None = Field(
+        default=None,
+        description="A module with functions that are tools (`native_tool`), by its import path; the worker starts a "
+        "program that serves them over stdio.",
+    )
     # After the fields that its validator reads.
     transport: Literal["stdio", "http", "sse"] = Field(
         default="stdio",
@@ -204,6 +219,7 @@ class ServerConfig(Model):
         default="shared",
         description="Whether calls share one session, or each has its own, for servers that keep state in a session.",
     )
+    isolated: Isolated = Field(default_factory=Isolated, description="How sessions of single runs are kept.")
     max_concurrency: int | None = Field(
         default=None,
         ge=1,
@@ -266,6 +282,13 @@ class ServerConfig(Model):
             return limits[tool]
         return next((limit for glob, limit in limits.items() if fnmatchcase(tool, glob)), self.result_limit)
 
+    @property
+    def command_line(self) -> str | None:
+        """What is started, as configured; None for a server that is not."""
+        if self.native is not None:
+            return f"native {self.native}"
+        return None if self.command is None else shlex.join([self.command, *self.args])
+
     @model_validator(mode="before")
     @classmethod
     def _infer_transport(cls, data: JsonValue) -> JsonValue:
@@ -307,31 +330,32 @@ class ServerConfig(Model):
         transport = read_transport(value)
         if transport is None:
             raise ValueError(f"{quote(value[:40])} is not a transport; {suggest(value, TRANSPORTS)}")
-        if "command" in info.data and "url" in info.data:  # else one of them is invalid, which is reported already
+        if info.data.keys() >= _KINDS.keys():  # else one of them is invalid, which is reported already
             _validate_kind(transport, info.data)
         return transport
 
 
 def _validate_kind(transport: str, given: dict[str, Any]) -> None:
     """Raise a `server_kind` error, which is about the whole entry, if its keys do not fit together."""
-    match transport, given["command"] is not None, given["url"] is not None:
-        case _, True, True:
-            text = "both `command` (stdio) and `url` (http) are set; keep only one of them"
-        case _, False, False:
-            text = "neither `command` (stdio) nor `url` (http) is set; set one of them"
-        case "stdio", _, True:
-            text = "the transport is stdio, but `url` is set; set `command`, or the transport http"
-        case "http" | "sse", True, _:
-            text = f"the transport is {transport}, but `command` is set; set `url`, or the transport stdio"
-        case _:
-            unused = [key for key in (_HTTP_KEYS if transport == "stdio" else _STDIO_KEYS) if _is_set(given, key)]
-            if unused:
-                them = "it" if len(unused) == 1 else "them"
-                text = f"the transport {transport} does not use {', '.join(unused)}; remove {them}"
-            elif (header := _auth_header(given)) and any(name.lower() == header for name in given.get("headers", ())):
-                text = f"`auth` sets the header {header.title()}, which is also in `headers`; keep only one of them"
-            else:
-                return
+    kinds = [kind for kind in _KINDS if given[kind] is not None]
+    if len(kinds) > 1:
+        both = " and ".join(f"`{kind}` ({_KINDS[kind]})" for kind in kinds[:2])
+        text = f"both {both} are set; keep only one of them"
+    elif not kinds:
+        text = "neither `command` (stdio) nor `url` (http) is set; set one of them"
+    elif transport == "stdio" and kinds == ["url"]:
+        text = "the transport is stdio, but `url` is set; set `command`, or the transport http"
+    elif transport != "stdio" and kinds != ["url"]:
+        text = f"the transport is {transport}, but `{kinds[0]}` is set; set `url`, or the transport stdio"
+    elif kinds == ["native"] and _is_set(given, "args"):
+        text = "`native` does not use args; remove it"
+    elif unused := [key for key in (_HTTP_KEYS if transport == "stdio" else _STDIO_KEYS) if _is_set(given, key)]:
+        them = "it" if len(unused) == 1 else "them"
+        text = f"the transport {transport} does not use {', '.join(unused)}; remove {them}"
+    elif (header := _auth_header(given)) and any(name.lower() == header for name in given.get("headers", ())):
+        text = f"`auth` sets the header {header.title()}, which is also in `headers`; keep only one of them"
+    else:
+        return
     raise PydanticCustomError("server_kind", "{text}", {"text": text})
 
 

@@ -1,8 +1,8 @@
 """What the project adds to Flower.
 
 `installation` adds it, before Flower starts, and makes the Broker tab work with our transport. `page_handlers` is what
-all pages have in common; `pages`, `call_pages` and `event_pages` answer requests for pages and JSON, `actions` those of
-buttons. What they show is read from Redis:
+all pages have in common; `pages`, `call_pages`, `event_pages` and `inbox_pages` answer requests for pages and JSON,
+`actions` those of buttons. What they show is read from Redis:
 
     reader         threads and connections, and the state that was read last
     snapshot       all servers at one moment

@@ -6,6 +6,7 @@ Owns its shapes, which docs/dashboard.md documents. Times are in seconds since t
 from collections.abc import Iterable
 from typing import Any
 
+from tarsy_tasks.broker.parked_calls import ParkedCallView
 from tarsy_tasks.dashboard.alerts import ShownAlert
 from tarsy_tasks.dashboard.dead_letters import DeadLetterList
 from tarsy_tasks.dashboard.reader import CallDetails, ServerDetails
@@ -19,6 +20,7 @@ __all__ = [
     "describe_call",
     "describe_calls",
     "describe_dead_letters",
+    "describe_parked",
     "describe_server",
     "describe_servers",
 ]
@@ -66,6 +68,18 @@ def describe_dead_letters(found: DeadLetterList) -> list[dict[str, Any]]:
         }
         for each in found.letters
     ]
+
+
+def describe_parked(view: ParkedCallView) -> dict[str, Any]:
+    """A call that waits for a person."""
+    return {
+        "id": view.id,
+        "reason": view.reason,
+        **view.about,
+        "expires_at": view.until,
+        "approvers": view.needs,
+        "approved_by": list(view.approvals),
+    }
 
 
 def describe_calls(entries: Iterable[AuditEntry]) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from flower.views.broker import BrokerView
 from tornado.web import StaticFileHandler, url
 
 from tarsy_tasks.celery_app import broker_urls
-from tarsy_tasks.dashboard import access, call_pages, event_pages, pages
+from tarsy_tasks.dashboard import access, call_pages, event_pages, inbox_pages, pages
 from tarsy_tasks.dashboard.actions import ACTIONS, CancelAction, ServerAction
 from tarsy_tasks.dashboard.page_handlers import NotFoundData, NotFoundPage
 from tarsy_tasks.dashboard.page_templates import STATIC_PATH, PageTemplates
@@ -62,6 +62,7 @@ def install(app: Any) -> None:
 def build_handlers(reader: DashboardReader) -> list[Any]:
     """The handlers by address, for Tornado; without Flower's prefix."""
     shared = {"reader": reader}
+    linked = {**shared, "secret": load_settings().approval_secret}
     server, call = r"([A-Za-z0-9_-]+)", r"([^/]+)"
     actions = "|".join(ACTIONS)
     return [
@@ -74,6 +75,8 @@ def build_handlers(reader: DashboardReader) -> list[Any]:
         url(r"/mcp/calls", call_pages.CallsPage, shared, name="mcp-calls"),
         url(rf"/mcp/calls/{call}", call_pages.CallPage, shared, name="mcp-call"),
         url(r"/mcp/alerts", event_pages.AlertsPage, shared, name="mcp-alerts"),
+        url(r"/mcp/inbox", inbox_pages.InboxPage, shared, name="mcp-inbox"),
+        url(rf"/mcp/inbox/{call}", inbox_pages.ParkedPage, linked, name="mcp-parked"),
         url(r"/mcp/dead-letters", event_pages.DeadLettersPage, shared, name="mcp-dead-letters"),
         url(r"/mcp/api/servers", pages.ServersData, shared, name="mcp-servers-data"),
         url(rf"/mcp/api/servers/{server}", pages.ServerData, shared, name="mcp-server-data"),
@@ -82,6 +85,7 @@ def build_handlers(reader: DashboardReader) -> list[Any]:
         url(rf"/mcp/api/calls/{call}", call_pages.CallData, shared, name="mcp-call-data"),
         url(rf"/mcp/api/calls/{call}/cancel", CancelAction, shared, name="mcp-cancel"),
         url(r"/mcp/api/alerts", event_pages.AlertsData, shared, name="mcp-alerts-data"),
+        url(r"/mcp/api/inbox", inbox_pages.InboxData, shared, name="mcp-inbox-data"),
         url(r"/mcp/api/dead-letters", event_pages.DeadLettersData, shared, name="mcp-dead-letters-data"),
         url(r"/mcp/static/(.*)", StaticFileHandler, {"path": str(STATIC_PATH)}, name="mcp-static"),
         url(r"/mcp/api/.*", NotFoundData, shared),

@@ -65,12 +65,13 @@ class Page(BaseHandler):
             template = "outage.html" if state.outage else f"{page}_live.html"
         self.set_header("Refresh-After", f"{self.reader.interval_s(page):.1f}")
         with self.reader.measuring_cost(f"{page} shown"):
-            self._show(template, view=page, state=state, **values)
+            self.render_page(template, view=page, state=state, **values)
 
-    def _show(self, template: str, **values: Any) -> None:
+    def render_page(self, template: str, **values: Any) -> None:
+        """Answer with a template; each can use what is given here."""
         self.render(
             f"mcp/{template}",
-            may_act=self._may_act,
+            may_act=self.may_act,
             escape_visibly=escape_visibly,
             asset=self._asset,
             call_path=self._call_path,
@@ -94,7 +95,9 @@ class Page(BaseHandler):
         if not hasattr(self, "_current_user"):
             self.current_user = None  # an error page asks for no password
         self.set_status(status_code)
-        self._show("error.html", view="", state=FleetState(None), status=status_code, message=self._message(kwargs))
+        self.render_page(
+            "error.html", view="", state=FleetState(None), status=status_code, message=self._message(kwargs)
+        )
 
     def _message(self, arguments: dict[str, Any]) -> str:
         error = arguments.get("exc_info", (None, None))[1]
@@ -126,7 +129,7 @@ class Page(BaseHandler):
         return server
 
     @property
-    def _may_act(self) -> bool:
+    def may_act(self) -> bool:
         """Whether the page shows buttons."""
         options = self.application.options
         is_open = bool(options.basic_auth or options.auth) or bool(self.unauthenticated_api)

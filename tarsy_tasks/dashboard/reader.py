@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from redis.exceptions import RedisError, ResponseError
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.parked_calls import ParkedCallView, load, load_waiting
 from tarsy_tasks.dashboard.alerts import ShownAlert, read_alerts
 from tarsy_tasks.dashboard.dead_letters import DeadLetterList, read_dead_letters
 from tarsy_tasks.dashboard.limits import LimitView, read_limits
@@ -51,6 +52,8 @@ _COSTS = 6
 _REDIS_S = 2.0
 _THREADS = 4
 _LATEST_CALLS = 10
+_SHOWN = 200
+"""Calls that wait for people."""
 _SCAN_LIMIT = 2000
 """Audit entries that are searched for one page of older calls."""
 _LONG_SCAN_LIMIT = 20_000
@@ -306,6 +309,14 @@ class DashboardReader:
     async def dead_letters(self) -> DeadLetterList:
         """The latest dead letters, newest first."""
         return await self._run("dead-letters read", lambda: read_dead_letters(self._broker, self._recent_calls))
+
+    async def inbox(self) -> tuple[list[ParkedCallView], int]:
+        """The calls that wait for people, those first that expire first, and how many are parked in all."""
+        return await self._run("inbox read", lambda: load_waiting(self._broker, _SHOWN))
+
+    async def parked(self, task_id: str) -> ParkedCallView | None:
+        """One of them, also when it was decided already."""
+        return await self._run("parked read", lambda: load(self._broker, task_id))
 
     def _find_entry(self, call_id: str, written_ms: int | None, near: float | None) -> AuditEntry | None:
         if written_ms is not None:

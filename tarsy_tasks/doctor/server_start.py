@@ -93,6 +93,8 @@ def _remedy(server: ServerConfig, error: CallError) -> str:
         return "set it where the workers run, and run doctor there"
     if error.code is ErrorCode.SERVER_REFUSED:
         return "check its credentials and its address"
+    if server.native is not None:
+        return f"check that the workers can import {server.native}, and that it has functions with @native_tool"
     if server.command is not None:
         return f"run it by hand ({server.command} with its args): is it installed for this user, on this PATH?"
     return "check that it runs, and that this machine can reach its url"

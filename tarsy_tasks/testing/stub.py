@@ -21,7 +21,7 @@ from tarsy_tasks.agent.dispatcher import CallDispatcher
 from tarsy_tasks.agent.event_stream import CallEvents
 from tarsy_tasks.agent.executor import ToolExecutor
 from tarsy_tasks.agent.listing import ToolLister
-from tarsy_tasks.agent.native_tools import NativeTool
+from tarsy_tasks.agent.native_results import call_native_tool
 from tarsy_tasks.agent.search_calls import SearchCalls
 from tarsy_tasks.agent.search_tools import is_search_call
 from tarsy_tasks.agent.submitted import FunctionOrder, SubmittedCall, encode_arguments
@@ -31,6 +31,7 @@ from tarsy_tasks.agent.tool_list import ToolList
 from tarsy_tasks.arguments import read_arguments
 from tarsy_tasks.errors import ArgumentsError, BrokerUnavailable, CallError, ResultNotFound, ToolNameError
 from tarsy_tasks.models import ToolCall, ToolDefinition, ToolResult
+from tarsy_tasks.native.tool import NativeTool
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.testing.canned import CODES, UNANSWERED, Answer, RecordedCall, as_text, pick
 from tarsy_tasks.testing.stub_servers import StubEventFeed, StubStatuses
@@ -293,7 +294,7 @@ class _StubDispatcher(CallDispatcher):
         self._submitted[submitted.id] = submitted
         if (native := self._native.get(name)) is not None:
             facts = {"call_id": call.id, "name": call.name, "repairs": parsed.reported, "attempts": 1}
-            return native.call(parsed.arguments, facts, _finish)
+            return call_native_tool(native, parsed.arguments, facts, _finish)
         answer = pick(self._answers.get(name, ""), parsed.arguments)
         if answer is UNANSWERED:
             return None

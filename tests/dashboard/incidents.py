@@ -4,6 +4,7 @@ Written as the workers write it, for tests of the pages.
 """
 
 import json
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ __all__ = [
     "write_cut",
     "write_dead_letter",
     "write_lines",
+    "write_parked",
     "write_redelivered",
     "write_running",
 ]
@@ -125,3 +127,14 @@ def change_tools(redis: Any, server: str) -> str:
     added = _altered(second, {"tool": "fetch_all", "name": f"{server}.fetch_all"})
     record_listing(redis, ToolListing(server=server, tools=(changed, added, *rest)), worker=WORKERS[0])
     return read_catalogue(redis, [server])[server].digest
+
+
+def write_parked(redis: Any, task_id: str, **about: Any) -> None:
+    """A call that waits for an approval."""
+    until = time.time() + _TTL_S
+    shown = {"server": "desk", "tool": "order", "arguments": '{"item":"<b>pen</b>"}', "at": time.time(), **about}
+    record = {"reason": "approval", "digest": "d" * 64, "needs": 1, "until": until, "about": json.dumps(shown)}
+    redis.hset(keys.parked_key(task_id), mapping=record)
+    redis.expire(keys.parked_key(task_id), _TTL_S)
+    redis.zadd(keys.PARKED, {f"mcp.desk\n{task_id}": until})
+    redis.hset(keys.UNACKED, task_id, "a message with a password")

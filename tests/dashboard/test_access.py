@@ -18,6 +18,7 @@ from tarsy_tasks.dashboard.installation import build_handlers
 from tarsy_tasks.dashboard.reader import DashboardReader
 from tests.chromium import Page
 from tests.dashboard.conftest import StartFlower
+from tests.dashboard.incidents import write_parked
 from tests.dashboard.records import FleetServer, write_calls, write_fleet, write_health
 from tests.processes import Flower, wait_until
 
@@ -25,11 +26,11 @@ OpenPage = Callable[..., Page]
 CALL = "00000000-0000-4000-8000-000000000000"
 PAGES = [
     *("/mcp", "/mcp/", "/mcp/servers/desk", "/mcp/calls", f"/mcp/calls/{CALL}"),
-    *("/mcp/alerts", "/mcp/dead-letters"),
+    *("/mcp/alerts", "/mcp/dead-letters", "/mcp/inbox", f"/mcp/inbox/{CALL}"),
 ]
 DATA = [
     *("/mcp/api/servers", "/mcp/api/servers/desk", "/mcp/api/calls", f"/mcp/api/calls/{CALL}"),
-    *("/mcp/api/alerts", "/mcp/api/dead-letters"),
+    *("/mcp/api/alerts", "/mcp/api/dead-letters", "/mcp/api/inbox"),
 ]
 ACTIONS = [
     *(f"/mcp/api/servers/desk/{action}" for action in ("reconnect", "refresh", "approve")),
@@ -55,6 +56,7 @@ def client(redis_url: str) -> Iterator[Any]:
     with redis.Redis.from_url(redis_url) as client:
         write_fleet(client, FLEET)
         write_calls(client, FLEET, 1)
+        write_parked(client, CALL)
         yield client
         client.flushall()
 

@@ -48,16 +48,27 @@ class CallRunner:
     Args:
         interceptors: What every call passes.
         operations: What calls can ask for.
+        isolated: What the calls of isolated sessions pass instead.
     """
 
-    def __init__(self, context: WorkerContext, interceptors: Interceptors, operations: Iterable[Operation]) -> None:
+    def __init__(
+        self,
+        context: WorkerContext,
+        interceptors: Interceptors,
+        operations: Iterable[Operation],
+        isolated: Interceptors | None = None,
+    ) -> None:
         self.context = context
         self.interceptors = interceptors
+        self._isolated = isolated
         self._operations = {each.name: each for each in operations}
 
     def build(self, call: RunningCall, report_ending: ReportEnding) -> "CallExecution":
         """One call, not started yet."""
-        return CallExecution(self.context, self.interceptors, self._operations[call.operation], call, report_ending)
+        operation, interceptors = self._operations[call.operation], self.interceptors
+        if call.info.session is not None and self._isolated is not None:
+            interceptors = self._isolated
+        return CallExecution(self.context, interceptors, operation, call, report_ending)
 
 
 class CallExecution:

@@ -34,7 +34,7 @@ def open_call(
     try:
         info = parse_message(arguments)
         if record.operation != TOOL_CALL:
-            require_method(record.operation)
+            require_method(record.operation, info)
         connection = require_connection(context, server)
     except CallError as error:
         failure = never_deny_run(error, record, may_have_run=may_have_run)

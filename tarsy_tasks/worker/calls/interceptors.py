@@ -9,6 +9,8 @@ from tarsy_tasks.worker.calls.call_approval import ApprovedArguments, CallApprov
 from tarsy_tasks.worker.calls.chain import Interceptors
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.guard import BeginMarker, Redelivery
+from tarsy_tasks.worker.calls.isolated_sessions import IsolatedSessions
+from tarsy_tasks.worker.calls.isolation import IsolatedSession, OpenedSession, SessionEnd
 from tarsy_tasks.worker.calls.permission import PermittedArguments, PermittedTool
 from tarsy_tasks.worker.calls.result_cache import ResultCache
 
@@ -26,9 +28,20 @@ def has_approvals(config: Config) -> bool:
 
 
 def build_interceptors(
-    context: WorkerContext, users: Iterable[Interceptor], *, is_cached: bool, has_approvals: bool
+    context: WorkerContext,
+    users: Iterable[Interceptor],
+    *,
+    is_cached: bool,
+    has_approvals: bool,
+    isolation: IsolatedSessions | None = None,
 ) -> Interceptors:
-    """The package's own and those of the users, each stage in this order."""
+    """The package's own and those of the users, each stage in this order.
+
+    Args:
+        is_cached: Answers are kept. Those of an isolated session depend on what happened in it: they never are.
+        has_approvals: Calls may need one.
+        isolation: For calls of isolated sessions; None: for all others, which it costs nothing.
+    """
     policy = context.policy
     return Interceptors(
         [
@@ -36,7 +49,9 @@ def build_interceptors(
             Deadline(context),  # first: whatever follows may wait, and ends at the deadline
             Redelivery(context),  # before what counts or refuses calls: what was answered elsewhere is no call any more
             OwnQueue(),
+            *([SessionEnd(isolation, context)] if isolation is not None else ()),  # needs no permission
             *([PermittedTool(policy)] if policy is not None else ()),
+            *([IsolatedSession(isolation)] if isolation is not None else ()),  # opens nothing for what is not permitted
             # call: with the tool's definition and its arguments
             PinnedDefinition(context),
             *([PermittedArguments(policy)] if policy is not None and policy.has_argument_rules else ()),
@@ -45,7 +60,8 @@ def build_interceptors(
         users,
         [
             # call: behind those of the users, so that what is kept passes all that a call passes
-            *([ResultCache(context)] if is_cached else ()),
+            *([ResultCache(context)] if is_cached and isolation is None else ()),
+            *([OpenedSession(isolation)] if isolation is not None else ()),
             # attempt: right before the call is sent
             *([ApprovedArguments()] if has_approvals else ()),
             BeginMarker(context),  # in one step with the limits of the policy, which Redis counts

@@ -2,6 +2,7 @@
 
 from tarsy_tasks.worker.calls.completion import CompleteOperation
 from tarsy_tasks.worker.calls.context import WorkerContext
+from tarsy_tasks.worker.calls.isolation import CloseSessionOperation
 from tarsy_tasks.worker.calls.lists import build_list_operations
 from tarsy_tasks.worker.calls.operation import Operation
 from tarsy_tasks.worker.calls.prompt_get import GetPromptOperation
@@ -19,4 +20,5 @@ def build_operations(context: WorkerContext) -> list[Operation]:
         GetPromptOperation(context),
         CompleteOperation(context),
         *build_list_operations(context),
+        CloseSessionOperation(),
     ]

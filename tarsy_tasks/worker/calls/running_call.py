@@ -13,7 +13,7 @@ from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.broker.parked_calls import ParkedRecord
 from tarsy_tasks.errors import CallError, ToolNameError
 from tarsy_tasks.interceptors import Call
-from tarsy_tasks.methods import METHODS, TOOL_CALL
+from tarsy_tasks.methods import CLOSE_SESSION, METHODS, TOOL_CALL
 from tarsy_tasks.models import CallInfo, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.tool_names import LONGEST_NAME
@@ -96,9 +96,9 @@ def parse_message(arguments: tuple[Any, ...]) -> CallInfo:
         raise _invalid_message(f"its argument `{place}` is wrong: {first['msg']}") from None
 
 
-def require_method(method: str) -> None:
-    """Raises `CallError` for a method that is not one of `METHODS`."""
-    if method not in METHODS:
+def require_method(method: str, info: CallInfo) -> None:
+    """Raises `CallError` for a method that is not one of `METHODS`, nor about the isolated session of the call."""
+    if method not in METHODS and not (method == CLOSE_SESSION and info.session is not None):
         raise _invalid_message(f"its argument `method` is none of {', '.join(sorted(METHODS))}")
 
 

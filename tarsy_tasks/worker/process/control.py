@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from celery.worker.control import Panel
 
-from tarsy_tasks.broker import keys
+from tarsy_tasks.broker import keys, parked_calls
+from tarsy_tasks.broker.parked_calls import Decided
 from tarsy_tasks.catalogue import approve_tools, read_catalogue
 from tarsy_tasks.errors import NoSessionError
+from tarsy_tasks.telemetry.decision_texts import DONE, LONGEST_NAME, LONGEST_WHY
 
 if TYPE_CHECKING:
     from tarsy_tasks.worker.sessions.connection import ServerConnection
@@ -38,6 +40,7 @@ def register() -> None:
     Panel.register(mcp_disconnect, **one_server)
     Panel.register(mcp_refresh, **one_server)
     Panel.register(active_queues, type="inspect")
+    Panel.register(mcp_decide, type="control", visible=False)  # for the dashboard; people have `approve` and `deny`
     Panel.register(mcp_approve, type="control", args=[("server", str), ("listing", str)], signature="SERVER LISTING")
 
 
@@ -114,6 +117,25 @@ def _approve(redis: Any, server: str, digest: str) -> Reply:
     if listed.digest != digest:
         raise _Refused(f"MCP server `{server}` no longer lists the tools that were shown; look at them again")
     return {what: sorted(tools) for what, tools in approve_tools(redis, listed)}
+
+
+def mcp_decide(
+    state: Any, call: str = "", digest: str = "", approve: bool = False, by: str = "", why: str = "", **_: Any
+) -> Reply:
+    """Approve or deny a parked call as the dashboard showed it, on behalf of the person who is named."""
+    if not (isinstance(by, str) and by.strip() and isinstance(why, str)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return {"error": "name the person who decides"}
+    try:
+        with state.app.pool.acquire(block=True) as connection:
+            redis: Any = connection.default_channel.client
+            view = parked_calls.load(redis, call)
+            if view is None or view.digest != digest:
+                return {"ok": {"done": False, "result": Decided.UNKNOWN if view is None else Decided.CHANGED}}
+            by, why = " ".join(by.split())[:LONGEST_NAME], " ".join(why.split())[:LONGEST_WHY]
+            decided = parked_calls.decide(redis, view, is_approved=approve is True, by=by, why=why)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    return {"ok": {"done": decided in DONE, "result": decided}}
 
 
 def _run(state: Any, server: Any, act: Callable[["ServerConnection"], Coroutine[Any, Any, Reply]]) -> Reply:

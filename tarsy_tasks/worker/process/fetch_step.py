@@ -64,6 +64,7 @@ class FetchStep(bootsteps.StartStopStep):
             _report_kombu(parent, f"because Redis refuses the package's own way: {error} ({remedy})")
             return
         self._handover = handover
+        pool.loop.call_soon(pool.isolated.consume_again)
 
     def _say_why_none_is_plain(self, reason: str) -> None:
         # Once, though there is another connection after each outage.

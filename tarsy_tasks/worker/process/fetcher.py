@@ -114,6 +114,11 @@ class QueueFetcher:
         self._look_again: asyncio.TimerHandle | None = None
 
     @property
+    def is_taking(self) -> bool:
+        """Whether it takes messages; if not, kombu does, or nobody."""
+        return self._sink is not None
+
+    @property
     def serves_agents(self) -> bool:
         """Whether it takes messages, also those in the queues of bound agents."""
         return self._sink is not None and self._connection.serves_agents

@@ -25,6 +25,7 @@ from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.leases import leased
 from tarsy_tasks.broker.messages import DamagedMessage, read_entry
 from tarsy_tasks.broker.parked_calls import wake_due
+from tarsy_tasks.broker.session_directory import take_back
 from tarsy_tasks.broker.task_failures import build_task_failure
 from tarsy_tasks.errors import CallError, PoisonMessage
 from tarsy_tasks.outcomes import ErrorCode
@@ -171,6 +172,8 @@ class LeaseKeeper:
 
     def _sweep(self, deliveries: Deliveries) -> bool:
         swept = deliveries.sweep(self._lease_s, self._lease_s * fleet.QUIET, self._queues)
+        if taken_back := take_back(deliveries.exchange, self._lease_s, self.instance if self._is_departing else ""):
+            logger.warning("calls of isolated sessions were taken back from a lost worker: %s", taken_back)
         if swept.restored:
             logger.warning("requeued %d messages of lost workers: %s", len(swept.restored), swept.restored)
         for tag in set(swept.dead_letters) - self._recorded:

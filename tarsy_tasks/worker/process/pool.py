@@ -29,6 +29,7 @@ from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.kombu_transport import broker_pool
 from tarsy_tasks.broker.leases import release_lease
+from tarsy_tasks.broker.priority_lists import lists_of
 from tarsy_tasks.celery_app import broker_urls
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.config.inheritance import Inheritance
@@ -36,6 +37,7 @@ from tarsy_tasks.settings import load_settings
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.execution import CallRunner
 from tarsy_tasks.worker.calls.interceptors import build_interceptors, has_approvals, has_cache
+from tarsy_tasks.worker.calls.isolated_sessions import IsolatedSessions
 from tarsy_tasks.worker.calls.operations import build_operations
 from tarsy_tasks.worker.calls.task_execution import TaskExecution
 from tarsy_tasks.worker.long_work import cancel_long_work
@@ -59,6 +61,7 @@ from tarsy_tasks.worker.reporting.server_lines import ServerLines
 from tarsy_tasks.worker.sessions.connecting import connect_servers, served_servers
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 from tarsy_tasks.worker.sessions.connections import Connections
+from tarsy_tasks.worker.sessions.isolated import IsolatedConnection
 from tarsy_tasks.worker.sessions.opening import SessionContext
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 
@@ -117,11 +120,13 @@ class TaskPool(ThreadsTaskPool):
         options = self.app.conf.broker_transport_options
         if isinstance(options.get("queue_order_strategy"), QueueOrderStrategy | None):
             options["queue_order_strategy"] = QueueOrderStrategy(self._bulkhead)
-        config = self.app.mcp_config
-        interceptors = build_interceptors(
-            context, self.app.interceptors, is_cached=has_cache(config), has_approvals=has_approvals(config)
+        config, users = self.app.mcp_config, self.app.interceptors
+        build = partial(
+            build_interceptors, context, users, is_cached=has_cache(config), has_approvals=has_approvals(config)
         )
-        self.runner = CallRunner(context, interceptors, build_operations(context))
+        self.isolated = IsolatedSessions(context, self._connect_run, self._consume_own)
+        isolated = build(isolation=self.isolated)
+        self.runner = CallRunner(context, build(), build_operations(context), isolated)
         weights, limiting = weights_of(context.policy), self.build_fetch_limits()
         self.fetcher = QueueFetcher(partial(broker_pool, self.app), self._bulkhead, self._loop, weights, limiting)
         suspended = SuspendedQueues(context.connections, self._bulkhead, context.instance)
@@ -136,7 +141,7 @@ class TaskPool(ThreadsTaskPool):
 
         keeping = (context.audit, context.instance, servers, context.lease_s, tend)
         self._leases = LeaseKeeper(self.app, *keeping)
-        context.connections.inform(self._bulkhead, suspended, pauses, self._leases)
+        context.connections.inform(self._bulkhead, suspended, pauses, self._leases, self.isolated)
         grace_s = context.settings.shutdown_grace_s
         self.server_changes = ServerChanges(context.connections, self, self._connect, grace_s)
         self._shutdown = ShutdownWatch(context.settings.shutdown_grace_s, self._end_all)
@@ -172,6 +177,15 @@ class TaskPool(ThreadsTaskPool):
 
     def _connect(self, server: ServerConfig) -> ServerConnection:
         return ServerConnection(server, build_server_masker(server), self._sessions)
+
+    def _connect_run(self, shared: ServerConnection) -> IsolatedConnection:
+        return IsolatedConnection(shared, self._sessions)
+
+    def _consume_own(self, queue: str) -> bool:
+        """Take messages from a queue of this worker alone; on the loop."""
+        if self.fetcher.is_taking:
+            self.fetcher.consume(queue, lists_of(queue))
+        return self.fetcher.is_taking
 
     def _build_context(self, servers: Sequence[str]) -> WorkerContext:
         app, settings, metrics = self.app, load_settings(), CallMetrics()
@@ -216,6 +230,7 @@ class TaskPool(ThreadsTaskPool):
         """Warm shutdown: what runs may finish within the grace, then it ends like a cold one."""
         self._shutdown.done()
         self._leases.depart()
+        self._loop.submit(self.isolated.close())
         looking = self._loop.submit(look_for_cancelled(self._context.in_flight, self._cancel))
         self._wait_for_all(self._context.settings.shutdown_grace_s)
         looking.cancel()
@@ -261,7 +276,7 @@ class TaskPool(ThreadsTaskPool):
             await connection.close()
 
         closing = [self._loop.submit(close(connection)) for connection in self._context.connections.values()]
-        closing.append(self._loop.submit(self.server_changes.close()))
+        closing += [self._loop.submit(each.close()) for each in (self.server_changes, self.isolated)]
         wait_for(closing, _CLOSE_S)
         for each in (self.fetcher, self._context.in_flight.exchange, self._context.results):
             self._loop.call_soon(each.close)

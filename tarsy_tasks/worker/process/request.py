@@ -14,6 +14,7 @@ from kombu.exceptions import KombuError
 from tarsy_tasks.broker.confinement import confined_to
 from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.broker.messages import CallMessage
+from tarsy_tasks.broker.parked_calls import Parking
 from tarsy_tasks.broker.task_names import CALLS
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.process.canvas_limits import keep_headers, rebuild_body
@@ -98,7 +99,17 @@ class CallRequest(Request):
         """Once, as `acknowledge`."""
         if self._is_mine_to_end():
             self._on_reject(logger, self._connection_errors, requeue)
-            self.send_event("task-rejected", requeue=requeue)
+            delivery: Delivery | None = self._request_dict.get("delivery")
+            if delivery is None or delivery.parking is None:
+                self.send_event("task-rejected", requeue=requeue)
+            else:
+                self._report_parked(delivery.parking)
+
+    def _report_parked(self, parking: Parking) -> None:
+        self.send_event("task-parked", until=parking.until)  # Celery makes a state of it: PARKED
+        context: WorkerContext = self._app.worker_context
+        if context.reporting is not None:
+            context.reporting.report_parked(self.id, parking)
 
     def _is_mine_to_end(self) -> bool:
         with _acknowledging:

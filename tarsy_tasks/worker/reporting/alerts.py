@@ -136,6 +136,15 @@ class Alert(BaseModel):
     error: str | None = None
     worker: str
 
+    @property
+    def kind(self) -> str:
+        """As in a `webhook.Notice`."""
+        return "an alert"
+
+    def as_event(self) -> dict[str, Any]:
+        """The body of a request."""
+        return {"type": f"server.{self.status}", "text": str(self), **self.model_dump(mode="json")}
+
     def __str__(self) -> str:
         """A sentence for operators."""
         again = f" ({self.relapses + 1} times within an hour)" if self.relapses else ""

@@ -8,7 +8,6 @@ together is in `telemetry.health_records`; writing them is in `health_writer`.
 
 import logging
 import re
-import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -85,9 +84,7 @@ class _Watched:
 
 def _describe_target(server: ServerConfig) -> str:
     """The program or the address of a server, as configured: references to variables stay."""
-    if server.command is not None:
-        text = shlex.join([server.command, *server.args])
-    else:
+    if (text := server.command_line) is None:
         text = re.sub(r"//[^/@]*@", "//", re.split(r"[?#]", server.url or "")[0])
     return build_record_masker(server).mask(text)[:_TARGET_CHARS].encode("utf-8", "replace").decode()
 

@@ -19,9 +19,12 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.parked_calls import Parking
 from tarsy_tasks.server_events import ServerEvent
+from tarsy_tasks.settings import load_settings
 from tarsy_tasks.telemetry.outage_log import OutageLog
 from tarsy_tasks.worker.reporting.alerts import Alert, AlertFeed
+from tarsy_tasks.worker.reporting.approval_requests import ApprovalRequest
 from tarsy_tasks.worker.reporting.audit_writer import Audit
 from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tarsy_tasks.worker.reporting.liveness_files import LivenessFiles
@@ -29,7 +32,7 @@ from tarsy_tasks.worker.reporting.metrics_server import serve_metrics
 from tarsy_tasks.worker.reporting.running_report import write_running_report
 from tarsy_tasks.worker.reporting.server_lines import ServerLines
 from tarsy_tasks.worker.reporting.session_watch import SessionEvent, SessionWatch
-from tarsy_tasks.worker.reporting.webhook import open_webhook
+from tarsy_tasks.worker.reporting.webhook import open_webhooks
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 
 __all__ = ["Reporting"]
@@ -65,7 +68,8 @@ class Reporting:
         self._watch = SessionWatch(self._connections)
         self._liveness = LivenessFiles(consumer.hostname, consumer.pool.loop)
         self._stop_serving = serve_metrics(self._redis, self._connections, metrics)
-        self._webhook = open_webhook()
+        self._webhook, self._approvals = open_webhooks()
+        self._settings = load_settings()
         self._unsubscribe = [alerts.subscribe(self._queue_alert)]
         if self._webhook is not None:
             self._unsubscribe.append(alerts.subscribe(self._webhook.send))
@@ -88,11 +92,21 @@ class Reporting:
         with suppress(queue.Full):
             self._events.put_nowait(None)
         self._thread.join(_CLOSE_S)
-        if self._webhook is not None:
-            self._webhook.close()
+        for webhook in (self._webhook, self._approvals):
+            if webhook is not None:
+                webhook.close()
         self._stop_serving()
         self._lines.close()
         self._liveness.close()
+
+    def report_parked(self, task_id: str, parking: Parking) -> None:
+        """A call waits for an approval: send the event, and the request of the webhook. Safe in any thread."""
+        request = ApprovalRequest.of(task_id, parking, self._settings)
+        if self._approvals is not None:
+            self._approvals.send(request)
+        fields = request.model_dump(include={"server", "tool", "agent_id", "expires_at", "approvers"})
+        with suppress(queue.Full):
+            self._events.put_nowait(("worker-mcp-parked", {"uuid": task_id, **fields}))
 
     def _queue_alert(self, alert: Alert) -> None:
         fields = {"server": alert.server, "alert_id": alert.id, "lasted_s": alert.lasted_s, "error": alert.error}

@@ -184,7 +184,7 @@ class ServerConnection:
         """
         if (session := self.session) is not None:
             return session
-        self._refuse_when_closed()
+        self.refuse_when_closed()
         if self._opening is None:
             self._opening = asyncio.create_task(self._open())
             self._opening.add_done_callback(_retrieve_exception)
@@ -210,7 +210,7 @@ class ServerConnection:
             async with asyncio.timeout(timeout_s):
                 if is_shared:
                     return await self.connected()
-                self._refuse_when_closed()
+                self.refuse_when_closed()
                 session = await self._new_session()
         except TimeoutError:
             raise self.errors.not_connected_within(timeout_s) from None
@@ -243,7 +243,9 @@ class ServerConnection:
         if not self.availability.claim_attempt():
             raise self.errors.out_of_reach(self.availability.unreachable_s, self.availability.reason)
 
-    def _refuse_when_closed(self) -> None:
+    def refuse_when_closed(self) -> None:
+        """Raises `NoSessionError` if no session may be opened: the worker stops, the server was removed, disconnected
+        or suspended."""
         if self._closed:
             raise self.errors.removed() if self.is_removed else self.errors.worker_stopping()
         if self.is_disconnected_by_operator:

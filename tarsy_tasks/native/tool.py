@@ -1,7 +1,7 @@
-"""Functions of the agent as tools: what `@tools.native` makes of one.
+"""A Python function as a tool.
 
-Owns the definition, from the annotations of the function, and what becomes of its arguments and of what it returns. It
-runs them in the thread of its caller; who that is, and for how long, is in `native_calls`.
+Owns the definition, from the annotations of the function, and how its arguments and what it returns are converted. It
+neither runs the function nor masks anything: that is different where it runs.
 """
 
 import inspect
@@ -15,17 +15,20 @@ from pydantic.errors import PydanticSchemaGenerationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from tarsy_tasks.errors import ArgumentsError, CallError
-from tarsy_tasks.models import ToolDefinition, ToolResult
-from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.models import ToolDefinition
+from tarsy_tasks.native.mark import NativeMark, find_mark
 from tarsy_tasks.tool_names import listed_name
 
-__all__ = ["NativeTool", "build_native_tool"]
+__all__ = ["NativeTool", "NotJson", "build_native_tool", "write_json"]
 
 _KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-_RESULT_CHARS = 1024 * 1024
+_MOST_PROBLEMS = 5
 _ERROR_CHARS = 2000
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
+
+class NotJson(Exception):
+    """A value that JSON does not have."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,43 +45,42 @@ class NativeTool:
     function: Callable[..., Any]
     arguments: type[BaseModel]
 
-    def call(self, arguments: Mapping[str, Any], facts: Mapping[str, Any], finish: Callable[[Any], Any]) -> ToolResult:
-        """Call the function and give its result, masked.
-
-        Args:
-            arguments: As they were read by the schema.
-            facts: More fields of the result.
-            finish: Waits for what can be awaited.
-
-        Raises:
-            ArgumentsError: The arguments do not have the types of the function. It was not called.
-            CallError: It raised, or returned something that is not JSON.
-        """
-        name = self.definition.name
-        values = self._read(arguments)
-        try:
-            value = finish(self.function(**values))
-        except Exception as error:
-            why = _mask(f"{type(error).__name__}: {error}"[:_ERROR_CHARS])
-            raise CallError(ErrorCode.TOOL_ERROR, f"`{name}` ran and raised an error: {why}") from error
-        try:
-            return _build_result(value, facts)
-        except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
-            raise CallError(
-                ErrorCode.INVALID_RESULT,
-                f"`{name}` ran, but it returned a {type(value).__name__}, which is not valid JSON. Call it again only "
-                "if that is harmless; its author has to change what it returns.",
-            ) from error
-
-    def _read(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def read_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The keyword arguments of the function. Raises `ValueError`, with what is wrong for a model, if they do not
+        have its types."""
         try:
             read = self.arguments.model_validate(arguments)
         except ValidationError as error:
-            wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5])
-            text = f"The arguments of `{self.definition.name}` are not valid, so it was not called: {_mask(wrong)}."
-            raise ArgumentsError(ErrorCode.INVALID_ARGUMENTS, text) from error
+            problems = error.errors()[:_MOST_PROBLEMS]
+            wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in problems)
+            text = f"The arguments of `{self.definition.name}` are not valid, so it was not called: {wrong}."
+            raise ValueError(text) from error
         fields = self.arguments.model_fields
         return {cast("str", fields[field].alias): getattr(read, field) for field in read.model_fields_set}
+
+    def describe_error(self, error: BaseException) -> str:
+        """For a model, what the function raised; it may have secrets."""
+        return f"`{self.definition.name}` ran and raised an error: {type(error).__name__}: {error}"[:_ERROR_CHARS]
+
+    def describe_not_json(self, value: object) -> str:
+        """For a model, that the function returned something that `write_json` refuses."""
+        return (
+            f"`{self.definition.name}` ran, but it returned a {type(value).__name__}, which is not valid JSON. Call it "
+            "again only if that is harmless; its author has to change what it returns."
+        )
+
+
+def write_json(value: Any) -> tuple[str, JsonValue]:
+    """A value as JSON text, and as the JSON value that this is.
+
+    Raises:
+        NotJson: It cannot be written as JSON.
+    """
+    try:
+        structured: JsonValue = to_jsonable_python(value)
+        return _encode(structured), structured
+    except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
+        raise NotJson(str(error)) from error
 
 
 def build_native_tool(
@@ -88,13 +90,14 @@ def build_native_tool(
 
     Args:
         server: The part of its name before the dot.
-        name: The other part; None: the name of the function.
-        description: For models; None: its docstring.
+        name: The other part; None: that of its mark, or else the name of the function.
+        description: For models; None: that of its mark, or else its docstring.
 
     Raises:
         ValueError: The name cannot be that of a tool, or a parameter cannot have a JSON Schema.
     """
-    tool = getattr(function, "__name__", "") if name is None else name
+    mark = find_mark(function) or NativeMark()
+    tool = next(each for each in (name, mark.name, getattr(function, "__name__", "")) if each is not None)
     if not tool or listed_name(tool) != tool:
         raise ValueError(f"{tool!r} cannot be the name of a tool; give one of letters, digits, `_`, `-`, `.` and `/`")
     where = f"the function of the tool `{server}.{tool}`"
@@ -107,12 +110,15 @@ def build_native_tool(
     for each in schema.get("properties", {}).values():
         each.pop("title", None)
     schema.setdefault("properties", {})
+    described = next(each for each in (description, mark.description, inspect.getdoc(function), "") if each is not None)
+    hints = {"readOnlyHint": mark.read_only, "idempotentHint": mark.idempotent}
     definition = ToolDefinition(
         name=f"{server}.{tool}",
         server=server,
         tool=tool,
-        description=(inspect.getdoc(function) or "") if description is None else description,
+        description=described,
         input_schema=schema,
+        annotations={hint: True for hint, is_given in hints.items() if is_given},
     )
     return NativeTool(definition, function, model)
 
@@ -136,32 +142,3 @@ def _build_model(function: Callable[..., Any], where: str) -> type[BaseModel]:
         return create_model("Arguments", __config__=ConfigDict(extra="forbid", title=None), **fields)
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         raise ValueError(f"{where} has a parameter of a type that pydantic does not know: {error}") from error
-
-
-def _build_result(value: Any, facts: Mapping[str, Any]) -> ToolResult:
-    from tarsy_tasks.masking.masker import build_masker
-
-    if value is None:
-        return ToolResult(content="", **facts)
-    if isinstance(value, str):
-        return ToolResult(content=_cut(_mask(value)), content_types=("text",), **facts)
-    structured: JsonValue = build_masker().mask_json(to_jsonable_python(value))
-    content = _encode(structured)
-    return ToolResult(
-        content=_cut(content),
-        structured=structured if len(content) <= _RESULT_CHARS else None,
-        content_types=("text",),
-        **facts,
-    )
-
-
-def _mask(text: str) -> str:
-    from tarsy_tasks.masking.masker import mask_text
-
-    return mask_text(text)
-
-
-def _cut(text: str) -> str:
-    if len(text) <= _RESULT_CHARS:
-        return text
-    return f"{text[:_RESULT_CHARS]}\n[{len(text) - _RESULT_CHARS} characters are left out here; ask for less]"

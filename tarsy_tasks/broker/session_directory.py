@@ -1,0 +1,307 @@
+"""Which worker holds an isolated session: the directory of them in Redis.
+
+Owns the claim to a session, and bringing the calls of its run to the worker that has it. A claim is a lease that lasts
+as long as its worker's heartbeat does (`fleet`). Each step is one script, so of several workers that take calls of a
+run at the same moment one gets the claim and the others see it.
+
+A call that another worker has to run is moved into the affinity queue of that worker: a queue like any other, in which
+nothing is lost. What waits there when its worker is gone goes back to where it came from.
+"""
+
+from enum import StrEnum
+from hashlib import sha256
+from typing import NamedTuple
+
+from tarsy_tasks.broker import fleet, keys
+from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
+from tarsy_tasks.broker.deliveries import as_text
+from tarsy_tasks.broker.exchange import RedisExchange
+from tarsy_tasks.broker.script import NOW, Key, constants, script
+from tarsy_tasks.broker.steps import ANNOUNCE, ENTRIES, KEYS, step
+
+__all__ = ["Claim", "ClaimState", "SessionDirectory", "forward", "session_key_of", "take_back"]
+
+_LOST_S = 3600
+"""How long it stays known that a session was lost."""
+_KEPT_S = 24 * 3600
+"""How long a claim is kept beyond the idle limit of its session; a worker that is lost leaves its claims."""
+_DIGEST_CHARS = 32
+
+
+class ClaimState(StrEnum):
+    """What the directory says of a session to a worker that has a call of it."""
+
+    CLAIMED = "claimed"
+    """There was none: this worker opens it."""
+    HELD = "held"
+    """This worker holds it."""
+    ELSEWHERE = "elsewhere"
+    """Another live worker holds it."""
+    LOST = "lost"
+    """It is gone, which this call is to be told."""
+    FULL = "full"
+    """There is none, and this worker can open no more."""
+    FOREIGN = "foreign"
+    """It is that of another agent."""
+    NONE = "none"
+    """There is none, and none was asked for."""
+
+
+class Claim(NamedTuple):
+    """The outcome of a claim.
+
+    Attributes:
+        holder: With `ELSEWHERE`, the instance that holds it.
+        reason: With `LOST`, what was said when it ended; empty: its worker was lost.
+    """
+
+    state: ClaimState
+    holder: str = ""
+    reason: str = ""
+
+
+_ALIVE = (
+    constants(quiet=fleet.QUIET)
+    + r"""
+    local last, quiet_until = unpack(redis.call('HMGET', sweeps, 'last', 'quiet_until'))
+    local function is_alive(instance, within_s)
+        local said_at = redis.call('ZSCORE', workers, instance)
+        if not said_at then return false end
+        if now - said_at < within_s or now < tonumber(quiet_until or '0') then return true end
+        return last and now - last > within_s * quiet
+    end
+    """
+)
+"""In Lua, `fleet.is_alive`."""
+_KEYS = {**KEYS, "workers": keys.WORKERS}
+
+
+# The same call is told the same again: its first answer may have been lost with the worker that made it.
+@script(
+    NOW,
+    _ALIVE,
+    constants(kept_s=_KEPT_S, lost_s=_LOST_S),
+    r"""
+    local owner, current, is_open, told, why = unpack(
+        redis.call('HMGET', session, 'principal', 'holder', 'open', 'told', 'why'))
+    local function claim()
+        if is_full then return {'full', '', ''} end
+        redis.call('DEL', session)
+        redis.call('HSET', session, 'principal', principal, 'holder', holder)
+        redis.call('EXPIRE', session, kept_s + idle_s)
+        return {'claimed', '', ''}
+    end
+    if not owner then return opens and claim() or {'none', '', ''} end
+    if owner ~= principal then return {'foreign', '', ''} end
+    if current == holder and is_held then
+        redis.call('EXPIRE', session, kept_s + idle_s)
+        return {'held', '', ''}
+    end
+    if current ~= '' and current ~= holder and is_alive(current, lease_s) then return {'elsewhere', current, ''} end
+    if not opens then
+        redis.call('DEL', session)
+        return {'none', '', ''}
+    end
+    if restarts or (current ~= '' and not is_open) or (told and told ~= tag) then return claim() end
+    redis.call('HSET', session, 'holder', '', 'told', tag)
+    redis.call('EXPIRE', session, lost_s)
+    return {'lost', '', why or ''}
+    """,
+    known=_KEYS,
+)
+def _claim(
+    *,
+    session: Key,
+    principal: str,
+    holder: str,
+    tag: str,
+    opens: bool,
+    is_held: bool,
+    is_full: bool,
+    restarts: bool,
+    idle_s: int,
+    lease_s: float,
+) -> tuple[bytes, bytes, bytes]: ...
+
+
+@script("if redis.call('HGET', session, 'holder') == holder then redis.call('HSET', session, 'open', 1) end")
+def _mark_open(*, session: Key, holder: str) -> None: ...
+
+
+@script(
+    constants(lost_s=_LOST_S),
+    r"""
+    if redis.call('HGET', session, 'holder') ~= holder then return end
+    if why == '' or not redis.call('HGET', session, 'open') then redis.call('DEL', session) return end
+    redis.call('HSET', session, 'holder', '', 'why', why)
+    redis.call('EXPIRE', session, lost_s)
+    """,
+)
+def _release(*, session: Key, holder: str, why: str) -> None: ...
+
+
+# Returns 0, and does nothing, if the session is no longer there.
+@step(
+    NOW,
+    ENTRIES,
+    r"""
+    if redis.call('HGET', session, 'holder') ~= holder then return 0 end
+    if redis.call('ZREM', leases, home .. '\n' .. tag) == 0 then return 1 end
+    local in_flight = redis.call('HGET', unacked, tag)
+    local queue, garbage_at, message = split_entry(in_flight or '')
+    if not message then return 1 end
+    local list = target .. string.sub(named_queue(queue, home), #home + 1)
+    redis.call('HSET', unacked, tag, list .. '\n' .. garbage_at .. '\n' .. message)
+    redis.call('LPUSH', list, message)
+    redis.call('ZADD', target_waiting, now, tag)
+    redis.call('ZADD', queues, 'NX', now, target)
+    -- If it is withdrawn now, the worker that takes it records that: so it stays `taken`.
+    redis.call('HINCRBY', marker, 'deliveries', -1)
+    redis.call('HDEL', marker, 'suspect')
+    redis.call('EXPIRE', marker, marker_ttl_s)
+    return 1
+    """,
+)
+def _forward(*, session: Key, target_waiting: Key, tag: str, home: str, holder: str, target: str) -> int: ...
+
+
+# Agents list queues, too, under any names. One that may call every server can also fill lists whose names end with its
+# own; so nothing with another mark behind the first one is moved, or it could get into the queue of another agent.
+@script(
+    NOW,
+    ENTRIES,
+    ANNOUNCE,
+    _ALIVE,
+    constants(
+        most_queues=1000,
+        most_messages=500,
+        worker_mark=keys.WORKER_MARK,
+        waiting_prefix=keys.waiting_key(""),
+    ),
+    r"""
+    local moved = {}
+    local function move(queue, home)
+        local place = waiting_prefix .. queue
+        for _, tag in ipairs(redis.call('ZRANGE', place, 0, most_messages - 1)) do
+            local in_flight = redis.call('HGET', unacked, tag)
+            local name, garbage_at, message = split_entry(in_flight or '')
+            redis.call('ZREM', place, tag)
+            if message then
+                local list = named_queue(name, queue)
+                redis.call('LREM', list, 0, message)
+                list = home .. string.sub(list, #queue + 1)
+                redis.call('HSET', unacked, tag, list .. '\n' .. garbage_at .. '\n' .. message)
+                redis.call('RPUSH', list, message)
+                redis.call('ZADD', waiting_prefix .. home, now, tag)
+                redis.call('ZADD', queues, 'NX', now, home)
+                pcall(announce, home)
+                moved[#moved + 1] = tag
+            end
+        end
+    end
+    for _, queue in ipairs(redis.call('ZRANGE', queues, 0, most_queues - 1)) do
+        local home, instance = string.match(queue, '^([^\n]-)' .. worker_mark .. '([^\n:]+)$')
+        if home and (instance == leaving or not is_alive(instance, lease_s)) then move(queue, home) end
+    end
+    return moved
+    """,
+    known=_KEYS,
+)
+def _take_back(*, leaving: str, lease_s: float) -> list[bytes]: ...
+
+
+def session_key_of(server: str, run: str) -> str:
+    """The key of an isolated session; a run is any text of an agent."""
+    return keys.session_key(f"{server}:{sha256(run.encode(errors='surrogatepass')).hexdigest()[:_DIGEST_CHARS]}")
+
+
+def forward(exchange: RedisExchange, tag: str, queue: str, session: str, holder: str) -> bool:
+    """Move a message that this worker has leased into the affinity queue of the worker that holds its session; this
+    delivery does not count. Returns False, and does nothing, if that worker holds it no longer.
+
+    Args:
+        queue: Where it was taken from.
+        session: The key of the session.
+    """
+    home = queue.partition(keys.WORKER_MARK)[0]
+    target = keys.affinity_queue(home, holder)
+    slots = {"target_waiting": keys.waiting_key(target), "target": target, "session": session, "holder": holder}
+    return bool(_forward.run(exchange, tag=tag, home=queue, **slots))
+
+
+def take_back(exchange: RedisExchange, lease_s: float, leaving: str = "") -> list[str]:
+    """Move what waits in the affinity queues of lost workers back to where it came from. Returns the tags.
+
+    Args:
+        lease_s: How long a worker counts as alive that renews nothing.
+        leaving: A worker that takes no more calls, though it is alive.
+    """
+    return [as_text(tag) for tag in _take_back.run(exchange, leaving=leaving, lease_s=lease_s)]
+
+
+class SessionDirectory:
+    """The directory, for one worker and its event loop.
+
+    Args:
+        instance: Unique name of the worker process.
+        lease_s: How long a worker counts as alive that renews nothing.
+
+    All methods raise redis-py's `RedisError`, or `OSError`, when Redis cannot be reached.
+    """
+
+    def __init__(self, exchange: AsyncRedisExchange, instance: str, lease_s: float) -> None:
+        self._exchange = exchange
+        self._instance = instance
+        self._lease_s = lease_s
+
+    async def claim(
+        self,
+        session: str,
+        principal: str,
+        tag: str,
+        *,
+        idle_s: float = 0,
+        is_held: bool = False,
+        is_full: bool = False,
+        opens: bool = True,
+        restarts: bool = False,
+    ) -> Claim:
+        """Claim a session for a call, or confirm the claim to it.
+
+        Args:
+            session: Its key.
+            principal: Who sent the call.
+            tag: The call.
+            idle_s: The idle limit of the session.
+            is_held: This worker has it.
+            is_full: This worker opens no more sessions.
+            opens: If there is none, this worker opens it.
+            restarts: If it was lost, it begins anew without a word.
+        """
+        state, holder, reason = await _claim.run_async(
+            self._exchange,
+            session=session,
+            principal=principal,
+            holder=self._instance,
+            tag=tag,
+            opens=opens,
+            is_held=is_held,
+            is_full=is_full,
+            restarts=restarts,
+            idle_s=int(idle_s),
+            lease_s=self._lease_s,
+        )
+        return Claim(ClaimState(as_text(state)), as_text(holder), as_text(reason))
+
+    async def mark_open(self, session: str) -> None:
+        """Something was opened under the claim: if this worker is lost, so is that."""
+        await _mark_open.run_async(self._exchange, session=session, holder=self._instance)
+
+    async def release(self, session: str, why: str = "") -> None:
+        """Give up the claim.
+
+        Args:
+            why: Why its state is gone, if it had any, for the next call of the run, as the end of a sentence; empty:
+                the run has ended.
+        """
+        await _release.run_async(self._exchange, session=session, holder=self._instance, why=why)

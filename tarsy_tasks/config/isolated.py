@@ -1,0 +1,29 @@
+"""The part of a server's configuration that is about isolated sessions."""
+
+from pydantic import Field
+
+from tarsy_tasks.config.texts import Model
+
+__all__ = ["Isolated"]
+
+_DAY_S = 24 * 3600
+
+
+class Isolated(Model):
+    """The isolated sessions of a server: one for each run of an agent that asks for one."""
+
+    idle_s: float = Field(
+        default=300,
+        ge=1,
+        le=_DAY_S,
+        allow_inf_nan=False,
+        description="After so many seconds without a call the session of a run is closed.",
+    )
+    restart: bool = Field(
+        default=False,
+        description="Whether a session that was lost begins anew without a word; by default the next call of the run "
+        "fails with SESSION_LOST, once.",
+    )
+    max_per_worker: int = Field(
+        default=50, ge=1, description="How many of them one worker process has at once; further runs wait."
+    )

@@ -1,0 +1,310 @@
+"""The isolated sessions of this worker: each run of an agent that asks for it has its own session with an MCP server.
+
+Owns which of them this worker holds, and how a call of a run gets to its session: here, or in the worker that holds it.
+What Redis knows of them is `broker.session_directory`, and the connection of a run is `sessions.isolated`. Everything
+runs on the session loop.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+from redis.exceptions import RedisError
+
+from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.deliveries import Delivery
+from tarsy_tasks.broker.session_directory import Claim, ClaimState, SessionDirectory, forward, session_key_of
+from tarsy_tasks.errors import CallError
+from tarsy_tasks.interceptors import Requeued
+from tarsy_tasks.models import RunSession
+from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.worker.calls.context import WorkerContext
+from tarsy_tasks.worker.calls.running_call import RunningCall
+from tarsy_tasks.worker.sessions.connection import ServerConnection
+from tarsy_tasks.worker.sessions.isolated import IsolatedConnection, lost_session_error
+
+__all__ = ["HeldSession", "IsolatedSessions", "session_of"]
+
+logger = logging.getLogger(__name__)
+
+_CONFIRMED_S = 5.0
+"""How long a claim is believed without asking Redis: less than other workers take to consider this one dead."""
+_WAIT_S = 1.0
+_MOST_EXECUTORS = 100
+_WORKER_LOST, _WORKER_STOPPED = "its worker was lost.", "its worker was stopped."
+
+
+@dataclass(eq=False)
+class HeldSession:
+    """An isolated session that this worker holds.
+
+    Attributes:
+        key: Its name in Redis.
+        executors: Those that have used it, and not closed it.
+        running: How many of its calls run.
+        used_at: When the last one ended; monotonic time.
+        confirmed_at: When Redis last said that this worker holds it.
+        is_marked: Redis knows that something was opened.
+        is_told: A call was told that its state is gone.
+    """
+
+    key: str
+    server: str
+    principal: str
+    connection: IsolatedConnection
+    executors: set[str] = field(default_factory=set[str])
+    running: int = 0
+    used_at: float = field(default_factory=time.monotonic)
+    confirmed_at: float = field(default_factory=time.monotonic)
+    is_marked: bool = False
+    is_told: bool = False
+    timer: asyncio.TimerHandle | None = None
+    _ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def begin(self, executor: str) -> None:
+        """A call begins to use it."""
+        self.running += 1
+        if len(self.executors) < _MOST_EXECUTORS:
+            self.executors.add(executor)
+
+    def end(self) -> None:
+        """It has ended."""
+        self.running -= 1
+        self.used_at = time.monotonic()
+        self._ended.set()
+
+    async def close(self) -> None:
+        """Close the connection when its calls are over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.connection.server.timeouts.longest_call_s):
+                while self.running:
+                    self._ended.clear()
+                    await self._ended.wait()
+        await self.connection.close()
+
+
+class IsolatedSessions:
+    """Those of one worker process; a `KeptPerServer`.
+
+    Args:
+        connect: Makes the connection of a run beside the shared one.
+        consume: Takes messages from a queue of this worker's own; whether it can.
+    """
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        connect: Callable[[ServerConnection], IsolatedConnection],
+        consume: Callable[[str], bool],
+    ) -> None:
+        self._context = context
+        self._connect = connect
+        self._consume = consume
+        self._directory = SessionDirectory(context.in_flight.exchange, context.instance, context.lease_s)
+        self._held: dict[str, HeldSession] = {}
+        self._claiming = asyncio.Lock()
+        """Two calls of a run that come at once would otherwise both open its session."""
+        self._background: set[asyncio.Task[None]] = set()
+        self._queues: set[str] = set()
+        self._is_closed = False
+
+    # Of the pool.
+
+    def consume_again(self) -> None:
+        """Messages are fetched again after an outage of Redis."""
+        for queue in self._queues:
+            self._consume(queue)
+
+    def add(self, connection: ServerConnection) -> None:
+        """As `KeptPerServer.add`."""
+        self._end_all("the configuration of the server was changed.", connection.server.name)
+
+    def remove(self, server: str) -> None:
+        """As `KeptPerServer.remove`."""
+        self._end_all("the server was removed from the configuration.", server)
+
+    async def close(self) -> None:
+        """Hold none any more, because the worker stops; return when those are closed that have no call any more."""
+        self._is_closed = True
+        self._end_all(_WORKER_STOPPED)
+        if self._background:
+            await asyncio.wait({*self._background})
+
+    def _end_all(self, why: str, server: str = "") -> None:
+        for held in [each for each in self._held.values() if server in ("", each.server)]:
+            self._end(held, why)
+
+    # Of calls.
+
+    async def find(self, call: RunningCall) -> HeldSession | Requeued:
+        """The session of a call; or how the call ends here, because it has to wait, or to go to another worker.
+
+        Raises:
+            CallError: Its state is gone, it is that of another agent, or there is no room for it.
+        """
+        key = session_key_of(call.server, session_of(call).run)
+        held = self._held.get(key)
+        if held is not None and self._is_sure(held, call):
+            return held
+        async with self._claiming:
+            try:
+                return await self._claim(call, key)
+            except (RedisError, OSError) as error:
+                logger.warning("Redis cannot say who holds an isolated session: %s", error)
+                return Requeued("Redis is unavailable", _WAIT_S)
+
+    def _is_sure(self, held: HeldSession, call: RunningCall) -> bool:
+        is_fresh = time.monotonic() - held.confirmed_at < min(_CONFIRMED_S, self._context.lease_s / 2)
+        return is_fresh and held.principal == call.principal and not held.connection.is_lost
+
+    async def _claim(self, call: RunningCall, key: str) -> HeldSession | Requeued:
+        held, shared = self._held.get(key), self._context.connections.get(call.server) or call.connection
+        delivery = _delivery_of(call)
+        limits = shared.server.isolated
+        is_held = held is not None and not held.connection.is_lost
+        is_full = held is None and self._is_full(call.server, limits.max_per_worker)
+        # Before others can send anything there.
+        is_full = not self._prepare_queue(call) or is_full
+        claim = await self._directory.claim(
+            key,
+            call.principal,
+            delivery.tag,
+            idle_s=limits.idle_s,
+            is_held=is_held,
+            is_full=is_full,
+            restarts=limits.restart or (held is not None and held.is_told),
+        )
+        if claim.state is ClaimState.HELD and held is not None:
+            held.confirmed_at = time.monotonic()
+            return held
+        if held is not None and claim.state is not ClaimState.FOREIGN:
+            self._forget(held)
+        match claim.state:
+            case ClaimState.CLAIMED:
+                return self._hold(key, call, shared)
+            case ClaimState.FULL:
+                return _wait(call)
+            case ClaimState.LOST:
+                why = held.connection.describe_loss() if held is not None else claim.reason or _WORKER_LOST
+                raise lost_session_error(call.server, why)
+            case _:
+                return self._pass_on(call, key, claim)
+
+    def _is_full(self, server: str, most: int) -> bool:
+        return self._is_closed or len([1 for each in self._held.values() if each.server == server]) >= most
+
+    def _prepare_queue(self, call: RunningCall) -> bool:
+        home = keys.call_queue(call.server, keys.agent_of_queue(call.queue) or None)
+        queue = keys.affinity_queue(home, self._context.instance)
+        if queue not in self._queues:
+            # With a colon in the name of the worker, nothing could be taken back from the queue.
+            if ":" in self._context.instance or not self._consume(queue):
+                return False
+            self._queues.add(queue)
+        return True
+
+    def _pass_on(self, call: RunningCall, key: str, claim: Claim) -> Requeued:
+        if claim.state is ClaimState.FOREIGN:
+            raise CallError(
+                ErrorCode.SESSION_DENIED,
+                f"{call.record.title} did not run: its run id belongs to another agent. The program that sent it has "
+                "to use a run id of its own.",
+            )
+        delivery = _delivery_of(call)
+        slots = {"tag": delivery.tag, "queue": delivery.queue, "session": key, "holder": claim.holder}
+        delivery.pass_on = partial(forward, **slots)
+        return Requeued("another worker holds its session", 0)
+
+    def _hold(self, key: str, call: RunningCall, shared: ServerConnection) -> HeldSession:
+        held = self._held[key] = HeldSession(key, call.server, call.principal, self._connect(shared))
+        self._look_later(held, shared.server.isolated.idle_s, shared.server.isolated.idle_s)
+        return held
+
+    def _look_later(self, held: HeldSession, idle_s: float, after_s: float) -> None:
+        def look() -> None:
+            left_s = idle_s - (time.monotonic() - held.used_at)
+            if held.running or left_s > 0:
+                self._look_later(held, idle_s, idle_s if held.running else left_s)
+            else:
+                self._end(held, f"it was closed after {idle_s:g} s without a call.")
+
+        held.timer = asyncio.get_running_loop().call_later(after_s, look)
+
+    async def mark_open(self, held: HeldSession) -> None:
+        """From now on the session has a state."""
+        if held.connection.has_state:
+            with suppress(RedisError, OSError):  # then it is not known to be lost, if this worker is
+                await self._directory.mark_open(held.key)
+                held.is_marked = True
+
+    async def leave(self, call: RunningCall) -> Requeued | None:
+        """An executor needs its session no longer: it is closed when none does. Returns how the call ends here if
+        another worker holds it. Raises `CallError` if it is that of another agent."""
+        asked = session_of(call)
+        key = session_key_of(call.server, asked.run)
+        async with self._claiming:
+            held = self._held.get(key)
+            if held is None or held.principal != call.principal:
+                try:
+                    claim = await self._directory.claim(key, call.principal, _delivery_of(call).tag, opens=False)
+                except (RedisError, OSError):
+                    return Requeued("Redis is unavailable", _WAIT_S)
+                return None if claim.state is ClaimState.NONE else self._pass_on(call, key, claim)
+            held.executors.discard(asked.executor)
+            if not held.executors:
+                self._end(held, "")
+        return None
+
+    def _end(self, held: HeldSession, why: str) -> None:
+        """Hold it no longer. `why` is for the next call of its run; empty: nobody has to know."""
+        self._forget(held, self._release(held.key, why))
+
+    async def _release(self, key: str, why: str) -> None:
+        with suppress(RedisError, OSError):
+            await self._directory.release(key, why)
+
+    def _forget(self, held: HeldSession, first: Coroutine[None, None, None] | None = None) -> None:
+        if self._held.get(held.key) is held:
+            del self._held[held.key]
+        if held.timer is not None:
+            held.timer.cancel()
+
+        async def close() -> None:
+            if first is not None:
+                await first
+            await held.close()
+
+        task = asyncio.create_task(close())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+def session_of(call: RunningCall) -> RunSession:
+    """What a call of an isolated session says of it."""
+    assert call.info.session is not None
+    return call.info.session
+
+
+def _delivery_of(call: RunningCall) -> Delivery:
+    if call.delivery is None:
+        raise CallError(
+            ErrorCode.INVALID_MESSAGE,
+            f"{call.record.title} did not run: a call of an isolated session has to come through a queue of this "
+            "package, over its own transport. The program that sent it has to be fixed.",
+        )
+    return call.delivery
+
+
+def _wait(call: RunningCall) -> Requeued:
+    """For a call that opens one session too many: it waits in its queue, where other workers may take it."""
+    if call.deadline - time.monotonic() > 2 * _WAIT_S:
+        return Requeued("there is no room for another isolated session", _WAIT_S)
+    raise CallError(
+        ErrorCode.TOO_MANY_SESSIONS,
+        f"{call.record.title} did not run: there are as many isolated sessions with MCP server `{call.server}` as this "
+        "deployment allows, and none was closed in time. The tool did not run. Try again later.",
+    )

@@ -1,0 +1,110 @@
+"""One worker holds an isolated session, and calls that go to this worker are neither lost nor doubled."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import redis
+
+from tarsy_tasks.broker import fleet, keys
+from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
+from tarsy_tasks.broker.deliveries import Deliveries
+from tarsy_tasks.broker.session_directory import Claim, ClaimState, SessionDirectory, forward, session_key_of, take_back
+
+T = TypeVar("T")
+KEY = session_key_of("desk", "r7")
+HOME = "mcp.desk:a:sre"
+LEASE_S = 20.0
+Ask = Callable[[SessionDirectory], Coroutine[Any, Any, T]]
+
+
+def ask(client: redis.Redis, instance: str, question: Ask[T]) -> T:
+    """What the directory says to a worker."""
+
+    async def run() -> T:
+        exchange = AsyncRedisExchange(lambda: client.connection_pool)
+        try:
+            return await question(SessionDirectory(exchange, instance, LEASE_S))
+        finally:
+            exchange.close()
+
+    return asyncio.run(run())
+
+
+def claim(client: redis.Redis, instance: str, tag: str, principal: str = "sre", **more: bool) -> Claim:
+    return ask(client, instance, lambda directory: directory.claim(KEY, principal, tag, **more))
+
+
+def announce(table: Deliveries, *instances: str) -> None:
+    for instance in instances:
+        fleet.announce(table.exchange, instance, ["desk"])
+
+
+def test_one_worker_holds_it_for_one_agent(table: Deliveries, client: redis.Redis) -> None:
+    announce(table, "a", "b")
+    assert claim(client, "a", "t1", is_full=True).state is ClaimState.FULL
+    assert claim(client, "a", "t1").state is ClaimState.CLAIMED
+    assert client.ttl(KEY) > 0
+    assert claim(client, "a", "t2", is_held=True).state is ClaimState.HELD
+    assert claim(client, "b", "t3") == Claim(ClaimState.ELSEWHERE, "a")
+    for instance in ("a", "b"):
+        assert claim(client, instance, "t4", "dev", is_held=True).state is ClaimState.FOREIGN
+        assert claim(client, instance, "t4", "dev", opens=False).state is ClaimState.FOREIGN
+    ask(client, "a", lambda directory: directory.release(KEY))
+    assert claim(client, "b", "t5", opens=False).state is ClaimState.NONE
+    assert not client.exists(KEY)
+
+
+def test_a_worker_that_dies_before_it_opens_leaves_nothing(table: Deliveries, client: redis.Redis) -> None:
+    announce(table, "a", "b")
+    claim(client, "a", "t1")
+    fleet.leave(table.exchange, "a")
+    assert claim(client, "b", "t1").state is ClaimState.CLAIMED
+
+
+def test_that_it_was_lost_is_told_to_one_call(table: Deliveries, client: redis.Redis) -> None:
+    announce(table, "a", "b")
+    claim(client, "a", "t1")
+    ask(client, "a", lambda directory: directory.mark_open(KEY))
+    fleet.leave(table.exchange, "a")
+    # The worker that answers may be lost with its answer: the same call is told again.
+    assert [claim(client, "b", tag).state for tag in ("t2", "t2", "t3")] == ["lost", "lost", "claimed"]
+    ask(client, "b", lambda directory: directory.mark_open(KEY))
+    ask(client, "b", lambda directory: directory.release(KEY, "it was idle."))
+    assert claim(client, "a", "t4") == Claim(ClaimState.LOST, "", "it was idle.")
+    assert claim(client, "a", "t5", restarts=True).state is ClaimState.CLAIMED
+
+
+def test_a_call_goes_to_its_worker_and_back_if_that_is_lost(table: Deliveries, client: redis.Redis) -> None:
+    announce(table, "a", "b")
+    claim(client, "a", "t1")
+    table.publish(keys.with_priority(HOME, 3), "t2", '{"n": 2}')
+    assert client.rpop(keys.with_priority(HOME, 3)) == b'{"n": 2}'
+    table.take(keys.with_priority(HOME, 3), "t2", str)
+    target = keys.affinity_queue(HOME, "a")
+    assert not forward(table.exchange, "t2", HOME, KEY, "b"), "another worker holds it meanwhile"
+    assert [forward(table.exchange, "t2", HOME, KEY, "a") for _ in range(2)] == [True, True]
+    assert client.lrange(keys.with_priority(target, 3), 0, -1) == [b'{"n": 2}']
+    assert not client.zcard(keys.LEASES)
+    taken = table.take(keys.with_priority(target, 3), "t2", str)
+    assert (taken.queue, taken.count, taken.priority) == (target, 1, "interactive")
+    assert keys.agent_of_queue(taken.queue) == "sre"
+    assert keys.server_of_queue(taken.queue) == "desk"
+    client.lpop(keys.with_priority(target, 3))
+    table.requeue(taken)
+    assert take_back(table.exchange, LEASE_S) == []
+    fleet.leave(table.exchange, "a")
+    assert take_back(table.exchange, LEASE_S) == ["t2"]
+    assert client.lrange(keys.with_priority(HOME, 3), 0, -1) == [b'{"n": 2}']
+    assert client.zscore(keys.waiting_key(HOME), "t2")
+    assert not client.exists(keys.waiting_key(target), keys.with_priority(target, 3))
+    assert take_back(table.exchange, LEASE_S) == []
+
+
+def test_a_name_that_ends_with_another_agent_brings_nothing(table: Deliveries, client: redis.Redis) -> None:
+    # What `dev` may write that may call every server.
+    forged = f"{keys.affinity_queue(HOME, 'gone')}:a:dev"
+    table.publish(forged, "t1", "{}")
+    assert take_back(table.exchange, LEASE_S) == []
+    assert client.llen(forged) == 1
+    assert not client.exists(HOME)
