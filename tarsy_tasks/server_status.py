@@ -49,6 +49,8 @@ class ServerState(StrEnum):
     CONNECTING = "connecting"
     IDLE = "idle"
     """It starts on demand, and nobody needs it now."""
+    PER_AGENT = "per_agent"
+    """Each agent has a session of its own, with its own credential; only their calls show how it is."""
     ERROR = "error"
     """No session could be opened, or it is suspended."""
     DISCONNECTED = "disconnected"

@@ -23,6 +23,7 @@ __all__ = ["WEBHOOK_SECRET_PREFIX", "Settings", "find_setting_files", "load_sett
 
 WEBHOOK_SECRET_PREFIX = "whsec_"  # noqa: S105 - what secrets begin with
 _PREFIX = "TARSY_"
+_KEY_BYTES = 32
 
 
 class Settings(BaseSettings):
@@ -33,6 +34,7 @@ class Settings(BaseSettings):
             working directory.
         policy: `TARSY_POLICY`, the file of the policy. None: the configuration file may have one.
         redis_url: `TARSY_REDIS_URL`, broker and result backend. It may contain a password.
+        agent_secrets: `TARSY_AGENT_SECRETS`, the directory with the credentials of agents.
         startup: `TARSY_STARTUP`, whether a worker starts without its required servers (`degraded`) or not (`strict`).
         startup_timeout_s: `TARSY_STARTUP_TIMEOUT_S`, how long a strict start tries to connect them.
         run_dir: `TARSY_RUN_DIR`, where workers keep the files for liveness probes. None: a directory of this user in
@@ -41,6 +43,8 @@ class Settings(BaseSettings):
         metrics_host: `TARSY_METRICS_HOST`, on which address.
         alert_webhook: `TARSY_ALERT_WEBHOOK`, the URL that receives alerts. It may contain a token.
         alert_webhook_secret: `TARSY_ALERT_WEBHOOK_SECRET`, signs the alerts: `whsec_` and base64, or any text.
+        token_key: `TARSY_TOKEN_KEY`, encrypts the OAuth tokens in Redis: 32 bytes in base64; after a space,
+            former keys, which still decrypt.
         approval_webhook: `TARSY_APPROVAL_WEBHOOK`, the URL that gets each call which waits for an approval.
         approval_secret: `TARSY_APPROVAL_SECRET`, signs these requests and the links to the dashboard in them; Flower
             needs it, too.
@@ -71,6 +75,7 @@ class Settings(BaseSettings):
         description="a URL such as redis://user:password@127.0.0.1:6379/0 or rediss://…, with %2F %3F %23 %40 for "
         "/ ? # @ in the password",
     )
+    agent_secrets: Path | None = None
     startup: Literal["strict", "degraded"] = Field(default="strict", description="strict or degraded")
     startup_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False, description="a number of seconds above 0")
     run_dir: Path | None = None
@@ -78,6 +83,9 @@ class Settings(BaseSettings):
     metrics_host: str = "127.0.0.1"
     alert_webhook: SecretStr | None = Field(default=None, description="a URL such as https://alerts.example.com/hook")
     alert_webhook_secret: SecretStr | None = Field(default=None, description="whsec_ and base64, or another text")
+    token_key: SecretStr | None = Field(
+        default=None, description="32 bytes in base64, as of `openssl rand -base64 32`; former keys after a space"
+    )
     approval_webhook: SecretStr | None = Field(default=None, description="a URL such as https://chat.example.com/hook")
     approval_secret: SecretStr | None = Field(default=None, description="whsec_ and base64, or another text")
     dashboard_url: str | None = Field(
@@ -133,6 +141,30 @@ class Settings(BaseSettings):
         if encoded != text and not base64.b64decode(encoded, validate=True):
             raise ValueError("empty")
         return secret
+
+    @field_validator("token_key")
+    @classmethod
+    def _check_token_key(cls, secret: SecretStr | None) -> SecretStr | None:
+        if secret is not None and any(len(key) != _KEY_BYTES for key in _decode_keys(secret)):
+            raise ValueError("a key of another length")
+        return secret
+
+    @property
+    def token_keys(self) -> list[bytes]:
+        """The keys of `token_key`, the current one first."""
+        return [] if self.token_key is None else _decode_keys(self.token_key)
+
+
+def _decode_keys(secret: SecretStr) -> list[bytes]:
+    """Of either alphabet of base64. Raises `ValueError` if there is none, or one is not base64."""
+    keys = [base64.b64decode(text, b"-_" if {*"-_"} & {*text} else None, validate=True) for text in _split(secret)]
+    if not keys:
+        raise ValueError("empty")
+    return keys
+
+
+def _split(secret: SecretStr) -> list[str]:
+    return secret.get_secret_value().split()
 
 
 def load_settings() -> Settings:

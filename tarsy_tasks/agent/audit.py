@@ -28,7 +28,7 @@ from tarsy_tasks.telemetry.shown_arguments import build_shown, shorten
 if TYPE_CHECKING:
     from celery import Celery
 
-    from tarsy_tasks.config.servers import Masking
+    from tarsy_tasks.config.masking import Masking
 
 __all__ = ["AgentAudit", "audit_of"]
 

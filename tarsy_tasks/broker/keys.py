@@ -240,6 +240,9 @@ result_key = _prefixed("celery-task-meta-")
 session_key = _prefixed("tarsy:session:")
 """Who holds an isolated session, by server and a digest of the run, with a colon between: a hash with a TTL. Workers
 write it."""
+sessions_key = _prefixed("tarsy:sessions:")
+"""Sorted set with a TTL of the isolated sessions of a server, `session_key` and principal with a line break between, by
+when their workers last confirmed them. Workers write it."""
 limit_key = _prefixed("tarsy:limit:")
 """What is counted for a limit of the policy, by its id and what of it; workers write these keys, and each has a TTL
 (`limits`)."""
@@ -249,9 +252,9 @@ LIMIT_REPORT = limit_key("report")
 """The limits that workers keep to, a JSON string with a TTL."""
 
 
-def flight_key(entry: str) -> str:
-    """Who asks for what is to be kept as that entry of the cache, a string with a TTL; all others wait for it."""
-    return f"{cache_key(entry)}:flight"
+def flight_key(place: str, field: str) -> str:
+    """Who asks for what is to be kept in a field of that place in the cache, a string with a TTL; all others wait."""
+    return f"{cache_key(place)}:flight:{field}"
 
 
 def suspended_key(server: str) -> str:
@@ -259,8 +262,16 @@ def suspended_key(server: str) -> str:
     return f"{serving_key(server)}.suspended"
 
 
+def renewal_key(server: str) -> str:
+    """Which worker renews the tokens of that sign-in, a string with a TTL; server ids have no dot."""
+    return f"{sign_in_key(server)}.renewal"
+
+
+sign_in_key = _prefixed("tarsy:sign-in:")
+"""The tokens of the person who has signed in to a server, encrypted, a string with a TTL. Agents cannot read it."""
 cache_key = _prefixed("tarsy:cache:")
-"""An answer of a tool that is kept for a while, a JSON string with a TTL, by server and a digest. Workers write it."""
+"""Answers of a server that are kept for a while, a hash with a TTL, by server and a digest (`answer_cache`). Workers
+write it."""
 agents_key = _prefixed("tarsy:agents:")
 """Set of the bound agents whose queues of a server got messages since a worker last looked. Agents add to it."""
 shares_key = _prefixed("tarsy:shares:")

@@ -8,6 +8,8 @@ A call that another worker has to run is moved into the affinity queue of that w
 nothing is lost. What waits there when its worker is gone goes back to where it came from.
 """
 
+from collections import defaultdict
+from collections.abc import Iterable
 from enum import StrEnum
 from hashlib import sha256
 from typing import NamedTuple
@@ -16,10 +18,10 @@ from tarsy_tasks.broker import fleet, keys
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.deliveries import as_text
 from tarsy_tasks.broker.exchange import RedisExchange
-from tarsy_tasks.broker.script import NOW, Key, constants, script
+from tarsy_tasks.broker.script import NOW, Key, Table, constants, script
 from tarsy_tasks.broker.steps import ANNOUNCE, ENTRIES, KEYS, step
 
-__all__ = ["Claim", "ClaimState", "SessionDirectory", "forward", "session_key_of", "take_back"]
+__all__ = ["Bounds", "Claim", "ClaimState", "SessionDirectory", "forward", "session_key_of", "take_back"]
 
 _LOST_S = 3600
 """How long it stays known that a session was lost."""
@@ -40,7 +42,7 @@ class ClaimState(StrEnum):
     LOST = "lost"
     """It is gone, which this call is to be told."""
     FULL = "full"
-    """There is none, and this worker can open no more."""
+    """There is none, and no more may be opened."""
     FOREIGN = "foreign"
     """It is that of another agent."""
     NONE = "none"
@@ -52,7 +54,8 @@ class Claim(NamedTuple):
 
     Attributes:
         holder: With `ELSEWHERE`, the instance that holds it.
-        reason: With `LOST`, what was said when it ended; empty: its worker was lost.
+        reason: With `LOST`, what was said when it ended; empty: its worker was lost. With `FULL`, which bound was
+            reached: `worker`, `server` or `agent`.
     """
 
     state: ClaimState
@@ -74,6 +77,19 @@ _ALIVE = (
 )
 """In Lua, `fleet.is_alive`."""
 _KEYS = {**KEYS, "workers": keys.WORKERS}
+_MEMBER = "local member = session .. '\\n' .. principal\n"
+
+
+class Bounds(NamedTuple):
+    """How many isolated sessions of a server there may be, over all workers.
+
+    Attributes:
+        server: In all.
+        agent: Of one principal.
+    """
+
+    server: int
+    agent: int
 
 
 # The same call is told the same again: its first answer may have been lost with the worker that made it.
@@ -81,14 +97,30 @@ _KEYS = {**KEYS, "workers": keys.WORKERS}
     NOW,
     _ALIVE,
     constants(kept_s=_KEPT_S, lost_s=_LOST_S),
+    _MEMBER,
     r"""
+    -- Which bound is reached. What no worker has confirmed for the length of a lease is gone.
+    local function find_bound()
+        if is_full then return 'worker' end
+        redis.call('ZREMRANGEBYSCORE', index, '-inf', now - lease_s)
+        if redis.call('ZSCORE', index, member) then return end
+        local all, own = redis.call('ZRANGE', index, 0, -1), 0
+        if #all >= most then return 'server' end
+        for _, each in ipairs(all) do
+            if string.match(each, '\n(.*)$') == principal then own = own + 1 end
+        end
+        return own >= most_of_agent and 'agent'
+    end
     local owner, current, is_open, told, why = unpack(
         redis.call('HMGET', session, 'principal', 'holder', 'open', 'told', 'why'))
     local function claim()
-        if is_full then return {'full', '', ''} end
+        local bound = find_bound()
+        if bound then return {'full', '', bound} end
         redis.call('DEL', session)
         redis.call('HSET', session, 'principal', principal, 'holder', holder)
         redis.call('EXPIRE', session, kept_s + idle_s)
+        redis.call('ZADD', index, now, member)
+        redis.call('EXPIRE', index, kept_s)
         return {'claimed', '', ''}
     end
     if not owner then return opens and claim() or {'none', '', ''} end
@@ -112,7 +144,10 @@ _KEYS = {**KEYS, "workers": keys.WORKERS}
 def _claim(
     *,
     session: Key,
+    index: Key,
     principal: str,
+    most: int,
+    most_of_agent: int,
     holder: str,
     tag: str,
     opens: bool,
@@ -131,13 +166,26 @@ def _mark_open(*, session: Key, holder: str) -> None: ...
 @script(
     constants(lost_s=_LOST_S),
     r"""
-    if redis.call('HGET', session, 'holder') ~= holder then return end
+    local principal, current = unpack(redis.call('HMGET', session, 'principal', 'holder'))
+    if current ~= holder then return end
+    redis.call('ZREM', index, session .. '\n' .. principal)
     if why == '' or not redis.call('HGET', session, 'open') then redis.call('DEL', session) return end
     redis.call('HSET', session, 'holder', '', 'why', why)
     redis.call('EXPIRE', session, lost_s)
     """,
 )
-def _release(*, session: Key, holder: str, why: str) -> None: ...
+def _release(*, session: Key, index: Key, holder: str, why: str) -> None: ...
+
+
+@script(
+    NOW,
+    constants(kept_s=_KEPT_S),
+    """
+    for _, member in ipairs(members) do redis.call('ZADD', index, 'XX', now, member) end
+    redis.call('EXPIRE', index, kept_s)
+    """,
+)
+def _confirm(*, index: Key, members: Table) -> None: ...
 
 
 # Returns 0, and does nothing, if the session is no longer there.
@@ -239,6 +287,9 @@ def take_back(exchange: RedisExchange, lease_s: float, leaving: str = "") -> lis
     return [as_text(tag) for tag in _take_back.run(exchange, leaving=leaving, lease_s=lease_s)]
 
 
+_UNBOUND = Bounds(10**9, 10**9)
+
+
 class SessionDirectory:
     """The directory, for one worker and its event loop.
 
@@ -256,10 +307,12 @@ class SessionDirectory:
 
     async def claim(
         self,
+        server: str,
         session: str,
         principal: str,
         tag: str,
         *,
+        bounds: Bounds = _UNBOUND,
         idle_s: float = 0,
         is_held: bool = False,
         is_full: bool = False,
@@ -269,9 +322,11 @@ class SessionDirectory:
         """Claim a session for a call, or confirm the claim to it.
 
         Args:
+            server: The MCP server.
             session: Its key.
             principal: Who sent the call.
             tag: The call.
+            bounds: How many there may be.
             idle_s: The idle limit of the session.
             is_held: This worker has it.
             is_full: This worker opens no more sessions.
@@ -281,7 +336,10 @@ class SessionDirectory:
         state, holder, reason = await _claim.run_async(
             self._exchange,
             session=session,
+            index=keys.sessions_key(server),
             principal=principal,
+            most=bounds.server,
+            most_of_agent=bounds.agent,
             holder=self._instance,
             tag=tag,
             opens=opens,
@@ -297,11 +355,20 @@ class SessionDirectory:
         """Something was opened under the claim: if this worker is lost, so is that."""
         await _mark_open.run_async(self._exchange, session=session, holder=self._instance)
 
-    async def release(self, session: str, why: str = "") -> None:
+    async def confirm(self, sessions: Iterable[tuple[str, str, str]]) -> None:
+        """This worker still has these sessions: servers, keys and principals. They count for the bounds."""
+        by_server: defaultdict[str, list[str]] = defaultdict(list)
+        for server, session, principal in sessions:
+            by_server[server].append(f"{session}\n{principal}")
+        for server, members in by_server.items():
+            await _confirm.run_async(self._exchange, index=keys.sessions_key(server), members=members)
+
+    async def release(self, server: str, session: str, why: str = "") -> None:
         """Give up the claim.
 
         Args:
             why: Why its state is gone, if it had any, for the next call of the run, as the end of a sentence; empty:
                 the run has ended.
         """
-        await _release.run_async(self._exchange, session=session, holder=self._instance, why=why)
+        index = keys.sessions_key(server)
+        await _release.run_async(self._exchange, session=session, index=index, holder=self._instance, why=why)

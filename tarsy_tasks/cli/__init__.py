@@ -25,6 +25,7 @@ _MODULES = {
     "alive": "probes",
     "approve": "inbox",
     "audit": "audit",
+    "auth": "auth",
     "call": "call",
     "config": "config",
     "dead-letters": "dead_letters",

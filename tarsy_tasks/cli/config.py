@@ -43,8 +43,11 @@ def check(path: Path | None, *, as_json: bool) -> None:
     unresolved: dict[str, str] = {}
     secrets: dict[str, dict[str, str]] = {}
     for name, server in found.enabled_servers.items():
+        of_agent = {
+            each: f"${{agent:{each}}}" for each in server.agent_variables
+        }  # nobody's, so its reference is shown
         try:
-            secrets[name] = dict(resolve_variables(server, os.environ).shown)
+            secrets[name] = dict(resolve_variables(server, os.environ, of_agent).shown)
         except ConfigError as error:
             unresolved[name] = str(error)
     if as_json:

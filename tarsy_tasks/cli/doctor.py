@@ -109,7 +109,7 @@ def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
                 remedy = "check that Redis still runs, and its log"
                 yield UNAVAILABLE, [Finding.error("redis", f"it stopped answering: {error}", remedy)]
     inheritance = Inheritance(config.servers.values() if config is not None else (), (url,))
-    yield FAILED, check_starts(servers, inheritance)
+    yield FAILED, check_starts(servers, inheritance, settings.agent_secrets)
 
 
 def _print(finding: Finding) -> None:

@@ -137,7 +137,7 @@ def _print_changes(found: dict[str, ServerHealth], printed: dict[str, str], *, a
 def _row(each: ServerHealth, since_read_s: float = 0.0) -> tuple[str, ...]:
     return (
         each.server,
-        f"{each.status} (idle)" if each.is_idle else each.status,
+        f"{each.status} ({_idle_word(each)})" if each.is_idle else each.status,
         clock_time(each.since) if each.since is not None else "",
         f"{each.age_s + since_read_s:.0f} s ago" if each.age_s is not None else "",
         _duration(each.latency_s),
@@ -147,6 +147,11 @@ def _row(each: ServerHealth, since_read_s: float = 0.0) -> tuple[str, ...]:
         str(len(each.workers)),
         each.reason,
     )
+
+
+def _idle_word(each: ServerHealth) -> str:
+    """Why no check asks the server: of one that each agent uses with its own credential, only calls show how it is."""
+    return "per agent" if any(record.state == "per_agent" for record in each.workers.values()) else "idle"
 
 
 def _duration(seconds: float | None) -> str:

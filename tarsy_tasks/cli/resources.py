@@ -32,6 +32,8 @@ def list_resources(servers: tuple[str, ...], timeout_s: float, *, as_json: bool)
 
     The workers are asked. Exit code 3 when one of them does not answer for a server.
     """
+    from tarsy_tasks.cli.health import selected_servers
+
     found: list[ResourceDefinition] = []
     templates: list[ResourceTemplate] = []
 
@@ -50,6 +52,9 @@ def list_resources(servers: tuple[str, ...], timeout_s: float, *, as_json: bool)
         rows = [(each.server, each.uri, each.mime_type or "", _describe(each)) for each in found]
         rows += [(each.server, each.uri_template, each.mime_type or "", _describe(each)) for each in templates]
         print_table(("server", "URI", "type", "description"), rows, nothing="no resources")
+        answered = {each.server for each in (*found, *templates)} | failed.keys()
+        for server in _without_resources([name for name in selected_servers(servers) if name not in answered]):
+            notes.print(Text(f"{server}: it says that it has no resources"), style="dim")
         report_failed(failed)
     if failed:
         raise click.exceptions.Exit(UNAVAILABLE)
@@ -87,6 +92,21 @@ def read(
             raise click.ClickException(str(error)) from None
         notes.print(Text(f"wrote {output}"))
     raise click.exceptions.Exit(exit_code(result))
+
+
+def _without_resources(servers: list[str]) -> list[str]:
+    """Those of which a worker reports that resources are none of their capabilities."""
+    import tarsy_tasks
+    from tarsy_tasks.errors import BrokerUnavailable
+    from tarsy_tasks.health import statuses
+
+    try:
+        health = statuses(servers, app=tarsy_tasks.app) if servers else {}
+    except BrokerUnavailable:
+        return []
+    reported = {name: [each.capabilities for each in found.workers.values()] for name, found in health.items()}
+    known = {name: next(filter(None, each), ()) for name, each in reported.items()}
+    return [name for name, capabilities in known.items() if capabilities and "resources" not in capabilities]
 
 
 def _describe(found: "ResourceDefinition | ResourceTemplate") -> str:

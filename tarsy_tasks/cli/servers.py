@@ -206,6 +206,7 @@ def _describe(server: ServerConfig, health: ServerHealth | None, listed: ListedS
         "reason": health.reason if health else "",
         "protocol": next((report.protocol for report in reports if report.protocol), None),
         "server_info": next((report.server_info for report in reports if report.server_info), None),
+        "capabilities": next((report.capabilities for report in reports if report.capabilities), None),
         "tools": len(listed.listing.tools) if listed else None,
         "changed_tools": str(listed.diff) if listed and listed.diff else None,
         "workers": [report.worker for report in reports],

@@ -3,8 +3,8 @@
     loading       finds and loads a file; `file`, `yaml_tree` and `toml_tree` have its syntax
     dialects      the clients whose files are understood; `roots` finds the servers, `entries` reads one by the rules of
                   `own_keys`, `key_rules` and `tarsy_keys`, `placeholders` are clients' references
-    servers       the models; `auth`, `sandbox`, `approval` and `texts` are their parts, `transports` and
-                  `server_ids` how transports and ids are spelled
+    servers       the models; `approval`, `auth`, `cache`, `sandbox` and `texts` are their parts, `transports` and
+                  `server_ids` how transports and ids are spelled, `by_tool` what is said of single tools
     problems      the wording of errors; `json_schema` is the schema for editors
     variables     references to variables and files; `resolved` is a server with their values
     secret_places where a server's configuration has secrets
@@ -15,13 +15,14 @@ Agents import this package, so it imports neither `yaml` nor `mcp` nor `celery`.
 """
 
 from tarsy_tasks.config.approval import Approval
-from tarsy_tasks.config.auth import ApiKeyAuth, BearerAuth, OAuthClientCredentials
+from tarsy_tasks.config.auth import ApiKeyAuth, BearerAuth, OAuthAuth, OAuthClientCredentials, OAuthSignIn
 from tarsy_tasks.config.inheritance import variables_of
 from tarsy_tasks.config.json_schema import config_schema
 from tarsy_tasks.config.loading import check_secrets, describe_unused, find_config_path, load_config
+from tarsy_tasks.config.masking import Masking
 from tarsy_tasks.config.resolved import resolve_variables
 from tarsy_tasks.config.sandbox import Sandbox
-from tarsy_tasks.config.servers import Config, Masking, Retry, ServerConfig, Timeouts
+from tarsy_tasks.config.servers import Config, Retry, ServerConfig, Timeouts
 
 __all__ = [
     "ApiKeyAuth",
@@ -29,7 +30,9 @@ __all__ = [
     "BearerAuth",
     "Config",
     "Masking",
+    "OAuthAuth",
     "OAuthClientCredentials",
+    "OAuthSignIn",
     "Retry",
     "Sandbox",
     "ServerConfig",

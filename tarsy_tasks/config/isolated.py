@@ -24,6 +24,10 @@ class Isolated(Model):
         description="Whether a session that was lost begins anew without a word; by default the next call of the run "
         "fails with SESSION_LOST, once.",
     )
+    max_sessions: int = Field(default=200, ge=1, description="How many there are at once, over all workers.")
+    max_per_agent: int = Field(
+        default=100, ge=1, description="How many of them are of one agent; all that are not verified count as one."
+    )
     max_per_worker: int = Field(
-        default=50, ge=1, description="How many of them one worker process has at once; further runs wait."
+        default=50, ge=1, description="How many of them one worker process has; further runs wait."
     )

@@ -70,7 +70,11 @@ def _allow_files(auth: dict[str, Any]) -> None:
     for key, meant in AUTH_FILE_KEYS.items():
         if meant in auth["properties"]:
             auth["properties"][key] = {**_FILE, "description": f"A file that contains the `{meant}`."}
-            auth["required"].remove(meant)
-            auth.setdefault("allOf", []).append({"oneOf": [{"required": [meant]}, {"required": [key]}]})
+            both = {"required": [meant, key]}
+            if meant in auth["required"]:
+                auth["required"].remove(meant)
+                auth.setdefault("allOf", []).append({"oneOf": [{"required": [meant]}, {"required": [key]}]})
+            else:
+                auth.setdefault("allOf", []).append({"not": both})
     if "token_url" in auth["properties"]:
         auth["allOf"].append({"oneOf": [{"required": ["token_url"]}, {"required": ["issuer"]}]})

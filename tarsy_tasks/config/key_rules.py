@@ -41,10 +41,12 @@ __all__ = [
 Place: TypeAlias = tuple[str, ...]
 """Keys of `ServerConfig`, from the entry down."""
 
-AUTH_FILE_KEYS: dict[str, str] = {f"{key}_file": key for key in ("token", "key", "client_id", "client_secret")}
+AUTH_FILE_KEYS: dict[str, str] = {
+    f"{key}_file": key for key in ("token", "key", "client_id", "client_secret", "private_key")
+}
 """Keys of `auth` with paths of files instead of values, and the keys that they set."""
 
-SIGN_IN = "workers cannot sign in with a browser; set `auth`"
+SIGN_IN = 'set `auth` to `{"type": "oauth"}`, and sign in with `tarsy-tasks auth login`'
 """What to do about a client's own OAuth settings."""
 
 _NOTHING: Mapping[KeyPath, KeyPath] = MappingProxyType({})
@@ -181,7 +183,9 @@ def bearer(value: JsonValue, where: KeyPath) -> Iterable[Found]:
 def auth(value: JsonValue, where: KeyPath) -> Iterable[Found]:
     """How to authenticate: our own form; a text is a token, or asks for a sign-in with a browser, as clients do."""
     is_sign_in = isinstance(value, dict) and "type" not in value and {"CLIENT_ID", "clientId", "oauth"} & value.keys()
-    if value == "oauth" or is_sign_in:
+    if value == "oauth":
+        yield Taken(("auth",), {"type": "oauth"}, where)
+    elif is_sign_in:
         yield Unused(where, SIGN_IN)
     elif isinstance(value, str):
         yield from bearer(value, where)

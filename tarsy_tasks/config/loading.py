@@ -11,19 +11,22 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
+from tarsy_tasks.config.agent_credentials import AgentCredentials
 from tarsy_tasks.config.approval import Approval
 from tarsy_tasks.config.auth import AUTH_MODELS
+from tarsy_tasks.config.cache import Cache
 from tarsy_tasks.config.entries import ServerEntry
 from tarsy_tasks.config.error_budget import ErrorBudget
 from tarsy_tasks.config.file import ConfigFile, read_config_file
 from tarsy_tasks.config.key_rules import AUTH_FILE_KEYS
+from tarsy_tasks.config.masking import Masking
 from tarsy_tasks.config.own_keys import OWN_KEYS
 from tarsy_tasks.config.problems import KeyPath, Problem, describe_validation, format_path, quote
 from tarsy_tasks.config.roots import FoundServers, find_servers, read_interceptors
 from tarsy_tasks.config.sandbox import Sandbox
 from tarsy_tasks.config.secret_places import find_exposed, find_written
 from tarsy_tasks.config.server_ids import build_server_id
-from tarsy_tasks.config.servers import Cache, Config, Masking, Retry, ServerConfig, Timeouts
+from tarsy_tasks.config.servers import Config, Retry, ServerConfig, Timeouts
 from tarsy_tasks.config.summarization import Summarization
 from tarsy_tasks.errors import ConfigError
 
@@ -173,6 +176,8 @@ def _known_keys(loc: KeyPath) -> Iterable[str]:
             return [*Retry.model_fields]
         case ("error_budget",):
             return [*ErrorBudget.model_fields]
+        case ("agent_credentials",):
+            return [*AgentCredentials.model_fields]
         case ("cache",):
             return [*Cache.model_fields]
         case ("summarization",):

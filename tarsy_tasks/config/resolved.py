@@ -41,6 +41,7 @@ class ResolvedServer:
             or at a place for secrets. They are masked wherever they appear.
         shown: Every place that may contain a secret, and how its value may be displayed.
         files: The paths of the files that were read; two that get the same values from elsewhere are equal.
+        inherited: Of a stdio server, the variables of the worker that its process inherits.
     """
 
     command: str | None
@@ -55,14 +56,20 @@ class ResolvedServer:
     secrets: frozenset[str] = field(repr=False)
     shown: Mapping[str, str] = field(repr=False)
     files: tuple[str, ...] = field(default=(), compare=False)
+    inherited: Mapping[str, str] = field(default_factory=dict[str, str], repr=False, compare=False)
 
     @cached_property
     def identity(self) -> str:
-        """SHA-256, in hexadecimal, of what the server is asked as: its program or address, and the credentials."""
+        """A digest, in hexadecimal, of what the server is asked as: its program or address, and the credentials. It is
+        one that is slow to guess from, a few milliseconds. Of what is inherited only variables with names of secrets
+        count: others differ between workers, and say nothing about what may be read.
+        """
         address = [self.command, *map(_reveal, self.args), self.cwd, _reveal(self.url)]
-        named: list[Mapping[str, Any]] = [self.env, self.headers, dict(self.auth or ())]
+        inherited = {name: value for name, value in self.inherited.items() if is_secret_name(name)}
+        named: list[Mapping[str, Any]] = [{**inherited, **self.env}, self.headers, dict(self.auth or ())]
         plain = [{name: _reveal(value) for name, value in each.items()} for each in named]
-        return hashlib.sha256(json.dumps([address, plain], sort_keys=True).encode()).hexdigest()
+        text = json.dumps([address, plain], sort_keys=True).encode()
+        return hashlib.scrypt(text, salt=b"tarsy-tasks", n=1024, r=8, p=1, dklen=32).hex()
 
 
 def _reveal(value: Any) -> Any:
@@ -70,9 +77,10 @@ def _reveal(value: Any) -> Any:
 
 
 def _build_resolved(server: ServerConfig, values: Mapping[str, str]) -> ResolvedServer:
-    """A server whose references are resolved; `values` are theirs, by variable name, or `file:` and the path."""
+    """A server whose references are resolved; `values` are theirs, by variable name, `file:` and the path, or
+    `agent:` and the name."""
     files = [name.removeprefix("file:") for name in values if name.startswith("file:")]
-    secrets = {value for name, value in values.items() if name.startswith("file:") or is_secret_name(name)}
+    secrets = {value for name, value in values.items() if name.startswith(("file:", "agent:")) or is_secret_name(name)}
     found = list(find_secrets(server))
     secrets.update(each.value for each in found)
     texts = [("env", server.env), ("headers", server.headers)]
@@ -97,8 +105,13 @@ def _build_resolved(server: ServerConfig, values: Mapping[str, str]) -> Resolved
     )
 
 
-def resolve_variables(server: ServerConfig, environ: Mapping[str, str]) -> ResolvedServer:
+def resolve_variables(
+    server: ServerConfig, environ: Mapping[str, str], of_agent: Mapping[str, str] | None = None
+) -> ResolvedServer:
     """The server with references replaced by the values of `environ` and of files; only for the process that connects.
+
+    Args:
+        of_agent: The credentials of the agent that it is used for; None: of no agent.
 
     Raises:
         ConfigError: A variable is unset and has no default, a file cannot be read, or a resolved value is not valid. It
@@ -118,6 +131,15 @@ def resolve_variables(server: ServerConfig, environ: Mapping[str, str]) -> Resol
             values[f"file:{path}"] = value
             return value
 
+        def credential(name: str) -> str:
+            if of_agent is None or name not in of_agent:
+                problems.append(
+                    Problem(at + place, f"the credential {name} is one of an agent, and there is none here")
+                )
+                return ""
+            values[f"agent:{name}"] = of_agent[name]
+            return of_agent[name]
+
         def replace(match: re.Match[str]) -> str:
             if match["escape"]:
                 return "${"
@@ -125,6 +147,8 @@ def resolve_variables(server: ServerConfig, environ: Mapping[str, str]) -> Resol
                 before = len(problems)
                 path = REFERENCE.sub(replace, match["file"])
                 return read(path) if len(problems) == before else ""
+            if match["agent"]:
+                return credential(match["agent"])
             name = match["name"] or match["dotted"]
             if name is None:
                 return match[0]

@@ -5,26 +5,33 @@ resolves them (`variables`).
 """
 
 import shlex
-from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from tarsy_tasks.config.agent_credentials import (
+    OTHER_FIELDS,
+    AgentCredentials,
+    find_agent_variables,
+    refuse_agent_references,
+)
 from tarsy_tasks.config.approval import Approval, ApprovalSetting
 from tarsy_tasks.config.auth import ApiKeyAuth, Auth
+from tarsy_tasks.config.by_tool import find_for_tool
+from tarsy_tasks.config.cache import Cache
 from tarsy_tasks.config.error_budget import ErrorBudget
 from tarsy_tasks.config.isolated import Isolated
+from tarsy_tasks.config.masking import Masking
 from tarsy_tasks.config.problems import describe_kind, quote, suggest
 from tarsy_tasks.config.sandbox import SandboxSetting
 from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN
 from tarsy_tasks.config.summarization import Summarization
 from tarsy_tasks.config.texts import Command, EnvName, HeaderName, HeaderValue, HiddenTexts, Line, Model, Text, Url
 from tarsy_tasks.config.transports import TRANSPORTS, read_transport, transport_of_url
-from tarsy_tasks.config.variables import is_broker_variable
+from tarsy_tasks.config.variables import RESOLVED, is_broker_variable
 
-__all__ = ["Cache", "Config", "Masking", "Retry", "ServerConfig", "Timeouts"]
+__all__ = ["Config", "Retry", "ServerConfig", "Timeouts"]
 
 _KINDS = {"command": "stdio", "url": "http", "native": "stdio"}
 """The keys of which each server has one, and the transport that it means."""
@@ -35,7 +42,6 @@ _IDLE_STOP_S = 300
 _ResultLimit = Annotated[int, Field(ge=16_384, le=1_048_576)]
 """Less would not hold the escaped characters of results that are not measured, because they are small."""
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_DAY_S = 24 * 3600
 
 
 class Timeouts(Model):
@@ -69,15 +75,8 @@ class Timeouts(Model):
 
     def call_timeout_s(self, tool: str) -> float:
         """Seconds that a call of `tool` may take."""
-        found = _find_by_name(tool, self.tools)
+        found = find_for_tool(tool, self.tools)
         return self.call_s if found is None else found
-
-
-def _find_by_name(tool: str, seconds: Mapping[str, float]) -> float | None:
-    """What a mapping says of a tool: by its name, or else by the first glob that matches."""
-    if tool in seconds:
-        return seconds[tool]
-    return next((found for glob, found in seconds.items() if fnmatchcase(tool, glob)), None)
 
 
 class Retry(Model):
@@ -97,54 +96,6 @@ class Retry(Model):
         if self.min_wait_s > self.max_wait_s:
             raise ValueError(f"min_wait_s ({self.min_wait_s:g}) is greater than max_wait_s ({self.max_wait_s:g})")
         return self
-
-
-class Cache(Model):
-    """Which answers of a server's tools are kept for a while, for all workers. Errors are never kept."""
-
-    tools: dict[Annotated[str, Field(min_length=1)], Annotated[_Seconds, Field(le=_DAY_S)]] = Field(
-        default_factory=dict,
-        description="How many seconds the answers of a tool are kept: by the name of a tool, or else by the first glob "
-        "(`get_*`) that matches. Only for tools that change nothing.",
-    )
-
-    def ttl_s(self, tool: str) -> float | None:
-        """Seconds that the answers of `tool` are kept; None: they are not."""
-        return _find_by_name(tool, self.tools)
-
-
-def _validate_group(name: str) -> str:
-    from tarsy_tasks.masking.rules.groups import ALWAYS, GROUPS, OPTIONAL
-
-    known = {*GROUPS, *ALWAYS, *OPTIONAL}
-    if name not in known:
-        raise ValueError(f"no masking group or pattern has this name; {suggest(name, known)}")
-    return name
-
-
-def _validate_pattern(pattern: str) -> str:
-    from tarsy_tasks.masking.custom import compile_pattern
-
-    compile_pattern(pattern)
-    return pattern
-
-
-class Masking(Model):
-    """How a server's results, errors and output are masked. `groups` and `patterns` only add to what is always
-    masked."""
-
-    enabled: bool = Field(
-        default=True,
-        description="Whether anything is masked; the secrets of the workers' configuration are masked in any case.",
-    )
-    groups: list[Annotated[str, AfterValidator(_validate_group)]] = Field(
-        default=["basic"], description="Groups of patterns, or single patterns, in addition to what is always masked."
-    )
-    patterns: list[Annotated[str, Field(min_length=1), AfterValidator(_validate_pattern)]] = Field(
-        default_factory=list,
-        description="More patterns, in RE2 syntax; the first group of a pattern is masked, or the whole match if it "
-        "has no group.",
-    )
 
 
 def _validate_module(path: str) -> str:
@@ -228,9 +179,7 @@ class ServerConfig(Model):
     error_budget: ErrorBudget | None = Field(
         default=None, description="How many of its calls may fail before all workers suspend it; by default any number."
     )
-    cache: Cache | None = Field(
-        default=None, description="Which answers of its tools are kept for a while; by default none."
-    )
+    cache: Cache | None = Field(default=None, description="Which of its answers are kept for a while; by default none.")
     retry: Retry = Field(default_factory=Retry, description="How a call is sent again after a failure of the session.")
     replay: Literal["hinted", "always", "never"] = Field(
         default="hinted",
@@ -274,13 +223,18 @@ class ServerConfig(Model):
         default=None,
         description="Instructions for models that use the server, instead of those of the server itself.",
     )
+    # After the fields that its validator reads.
+    agent_credentials: AgentCredentials = Field(
+        default_factory=AgentCredentials,
+        validate_default=True,
+        description="How it is used with the credentials of agents, if `env`, `headers` or `auth` refer to "
+        "`${agent:NAME}`.",
+    )
 
     def result_limit_of(self, tool: str) -> int:
         """Characters of the text of a result of `tool`."""
-        limits = self.result_limits
-        if tool in limits:
-            return limits[tool]
-        return next((limit for glob, limit in limits.items() if fnmatchcase(tool, glob)), self.result_limit)
+        found = find_for_tool(tool, self.result_limits)
+        return self.result_limit if found is None else found
 
     @property
     def command_line(self) -> str | None:
@@ -309,6 +263,25 @@ class ServerConfig(Model):
                     f"{quote(each)} belongs to the worker and is not inherited; set it in `env` if the server needs it"
                 )
         return value  # pyright: ignore[reportUnknownVariableType]
+
+    @field_validator(*OTHER_FIELDS)
+    @classmethod
+    def _validate_no_agent(cls, value: Any, info: ValidationInfo) -> Any:
+        if info.context is not RESOLVED:
+            refuse_agent_references(value)
+        return value
+
+    @field_validator("agent_credentials")
+    @classmethod
+    def _validate_agent_credentials(cls, value: AgentCredentials, info: ValidationInfo) -> AgentCredentials:
+        if info.context is not RESOLVED:
+            value.require_sense(info.data)
+        return value
+
+    @property
+    def agent_variables(self) -> frozenset[str]:
+        """The names of the credentials of agents that it refers to."""
+        return find_agent_variables(dict(self))
 
     @property
     def stops_after_s(self) -> float | None:

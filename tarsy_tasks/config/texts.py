@@ -20,6 +20,7 @@ __all__ = [
     "Line",
     "Model",
     "SecretLine",
+    "SecretText",
     "Text",
     "Url",
 ]
@@ -63,6 +64,11 @@ def _validate_command(value: str, info: ValidationInfo) -> str:
     return value
 
 
+def _validate_secret_text(value: SecretStr, info: ValidationInfo) -> SecretStr:
+    _validate_text(value.get_secret_value(), info)
+    return value
+
+
 def _validate_secret_line(value: SecretStr, info: ValidationInfo) -> SecretStr:
     _validate_line(_validate_text(value.get_secret_value(), info))
     return value
@@ -99,6 +105,7 @@ Text = Annotated[str, AfterValidator(_validate_text)]
 Line = Annotated[str, Field(min_length=1), AfterValidator(_validate_text), AfterValidator(_validate_line)]
 Command = Annotated[Line, AfterValidator(_validate_command)]
 SecretLine = Annotated[SecretStr, Field(min_length=1), AfterValidator(_validate_secret_line)]
+SecretText = Annotated[SecretStr, Field(min_length=1), AfterValidator(_validate_secret_text)]
 Url = Annotated[Line, AfterValidator(_validate_url)]
 EnvName = Annotated[str, AfterValidator(_validate_env_name)]
 HeaderName = Annotated[str, AfterValidator(_validate_header_name)]

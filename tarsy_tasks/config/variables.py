@@ -6,6 +6,7 @@ secrets of servers: a worker does it, per server, whenever it connects. Referenc
     ${NAME}  ${env:NAME}  {{.NAME}}  the value; if NAME is unset or empty, the content of the file that NAME_FILE names
     ${NAME:-default}                 the default if there is neither, as in a shell; without a default that is an error
     ${file:/run/secrets/name}        the content of that file; the path may contain variables
+    ${agent:NAME}                    the credential of the agent that calls (`agent_credentials`); never in a path
     $${                              a literal `${`; `{{.NAME}}` has no escape
 """
 
@@ -23,6 +24,7 @@ __all__ = [
     "REFERENCE",
     "RESOLVED",
     "convert_texts",
+    "find_agent_references",
     "find_references",
     "has_references",
     "is_broker_variable",
@@ -40,6 +42,7 @@ REFERENCE = re.compile(
     r"""
       (?P<escape>\$\$\{)
     | \$\{ file: (?!-) (?P<file> (?: \$\{ [^{}]* \} | \{\{ [^{}]* \}\} | \$(?!\{) | [^${}] )+ ) \}
+    | \$\{ agent: (?P<agent>[A-Za-z_][A-Za-z0-9_]*) \}
     | \$\{ (?:env:)? (?P<name>[A-Za-z_][A-Za-z0-9_]*) (?: :- (?P<default> (?: (?!\$\{) [^}] )* ) )? \}
     | \{\{ [ ]* \. (?P<dotted>[A-Za-z_][A-Za-z0-9_]*) [ ]* \}\}
     | (?P<broken>\$\{)
@@ -59,9 +62,15 @@ def find_references(text: str) -> set[str]:
     return names
 
 
+def find_agent_references(text: str) -> set[str]:
+    """The names of the credentials of agents that a text refers to."""
+    return {match["agent"] for match in REFERENCE.finditer(text) if match["agent"]}
+
+
 def has_references(text: str) -> bool:
-    """Whether a text refers to a variable or a file."""
-    return any(match["file"] or match["name"] or match["dotted"] for match in REFERENCE.finditer(text))
+    """Whether a text refers to a variable, a file or a credential of an agent."""
+    kinds = ("file", "name", "dotted", "agent")
+    return any(match[kind] for match in REFERENCE.finditer(text) for kind in kinds)
 
 
 def written_text(text: str) -> str:
@@ -78,13 +87,16 @@ def validate_references(text: str) -> None:
     for match in REFERENCE.finditer(text):
         if match["broken"]:
             raise ValueError(
-                "found a `${` that does not begin a reference, expected `${NAME}`, `${NAME:-default}`, `${env:NAME}` "
-                "or `${file:/path}`; write `$${` for a literal `${`"
+                "found a `${` that does not begin a reference, expected `${NAME}`, `${NAME:-default}`, `${env:NAME}`, "
+                "`${file:/path}` or `${agent:NAME}`; write `$${` for a literal `${`"
             )
         if match["file"]:
             validate_references(match["file"])
-            if any(inner["file"] for inner in REFERENCE.finditer(match["file"])):
-                raise ValueError("found a `${file:…}` in the path of another one; only variables are allowed there")
+            for kind in ("file", "agent"):
+                if any(inner[kind] for inner in REFERENCE.finditer(match["file"])):
+                    raise ValueError(
+                        f"found a `${{{kind}:…}}` in the path of a `${{file:…}}`; only variables are allowed there"
+                    )
 
 
 def convert_texts(value: Any, at: KeyPath, convert: Callable[[str, KeyPath], str]) -> Any:

@@ -80,7 +80,7 @@ class ParkedPage(Page):
 
     async def _show_call(self, view: ParkedCallView, said: str) -> None:
         state, may_decide = await self.reader.state(), self._may_decide(view) and not view.decision
-        values = {"each": view, "said": said, "user": self._user, "may_decide": may_decide}
+        values: dict[str, Any] = {"each": view, "said": said, "user": self._user, "may_decide": may_decide}
         self.render_page("parked.html", view="inbox", state=state, **values)
 
     async def _find(self, task_id: str) -> ParkedCallView | None:
@@ -88,11 +88,13 @@ class ParkedPage(Page):
         view = await self._read(task_id)
         if view is not None and self._is_linked(view):
             try:
-                self.current_user = self.get_current_user()
+                _ = self.current_user
             except HTTPError:
                 self.current_user = None  # the link is enough
-        elif not self._require_user():
-            return None
+        else:
+            self._require_user()
+            if self._finished:  # sent to the sign-in
+                return None
         if view is None:
             raise HTTPError(404, "No call of this id waits for a person.")
         return view
@@ -104,8 +106,8 @@ class ParkedPage(Page):
             raise HTTPError(503, "Redis cannot be read, so nothing was decided.") from error
 
     @authenticated
-    def _require_user(self) -> bool:
-        return True
+    def _require_user(self) -> None:
+        """Who is not signed in is refused here, or sent to the sign-in."""
 
     def _is_linked(self, view: ParkedCallView) -> bool:
         """Whether the address is that of a link which a worker has signed. If several people have to approve a call,
@@ -153,7 +155,8 @@ class ParkedPage(Page):
             connection_errors=(),
         )
         answer: dict[str, Any] = next((each.get(worker) for each in answers or ()), None) or {}
-        found = (answer.get("ok") or {}).get("result")
+        done: dict[str, Any] = answer.get("ok") or {}
+        found = str(done.get("result"))
         if found not in set(Decided):
             return f"not decided: {answer.get('error') or f'the worker did not answer within {_ANSWER_S:g} s'}"
         return DECISION_TEXTS[Decided(found)]

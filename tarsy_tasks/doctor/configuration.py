@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from tarsy_tasks.config import (
     Config,
     OAuthClientCredentials,
+    OAuthSignIn,
     ServerConfig,
     check_secrets,
     find_config_path,
@@ -16,9 +17,9 @@ from tarsy_tasks.config import (
 )
 from tarsy_tasks.config.secret_places import find_secrets
 from tarsy_tasks.config.variables import has_references
-from tarsy_tasks.doctor.file_rights import find_rights
 from tarsy_tasks.doctor.finding import Finding
 from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.file_rights import find_rights
 
 __all__ = ["check_configuration", "is_loopback"]
 
@@ -67,8 +68,8 @@ def _check_address(server: ServerConfig) -> Iterator[Finding]:
     if sends_secret and _is_unencrypted(server.url):
         text = "its credentials are sent unencrypted, over http"
         yield Finding.warning(f"server {server.name}", text, "use its https address")
-    oauth = server.auth if isinstance(server.auth, OAuthClientCredentials) else None
-    for address in (oauth.token_url, oauth.issuer) if oauth else ():
+    oauth = server.auth if isinstance(server.auth, OAuthClientCredentials | OAuthSignIn) else None
+    for address in (getattr(oauth, "token_url", None), oauth.issuer) if oauth else ():
         if address is not None and _is_unencrypted(address):
             text = "the secret of its OAuth client is sent unencrypted, over http"
             yield Finding.warning(f"server {server.name}", text, "use the https address of the authorization server")

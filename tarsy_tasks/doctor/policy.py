@@ -11,11 +11,11 @@ from redis.exceptions import ResponseError
 
 from tarsy_tasks.broker.binding import Binding
 from tarsy_tasks.broker.principals import is_agent_name
-from tarsy_tasks.doctor.file_rights import find_rights
 from tarsy_tasks.doctor.finding import Finding, name_some
 from tarsy_tasks.doctor.rights import check_rules
 from tarsy_tasks.entry_point import load_celeryconfig
 from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.file_rights import find_rights
 from tarsy_tasks.interceptors import ANONYMOUS
 from tarsy_tasks.policy import Policy, load_policy
 from tarsy_tasks.settings import load_settings

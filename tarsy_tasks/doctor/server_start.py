@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Collection, Iterator
 from concurrent.futures import wait as wait_for
+from pathlib import Path
 
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.config.inheritance import Inheritance
@@ -29,10 +30,16 @@ _SLOW = 0.5
 _NO_CALL = " The tool did not run."
 
 
-def check_starts(servers: Collection[ServerConfig], inheritance: Inheritance) -> Iterator[Finding]:
-    """Start all servers, as many at a time as a worker would."""
+def check_starts(
+    servers: Collection[ServerConfig], inheritance: Inheritance, agent_secrets: Path | None = None
+) -> Iterator[Finding]:
+    """Start all servers, as many at a time as a worker would.
+
+    Args:
+        agent_secrets: The directory with the credentials of agents, and that of the workers.
+    """
     masker = build_common_masker(servers)
-    context = SessionContext(inheritance)
+    context = SessionContext(inheritance, agent_secrets=agent_secrets)
     connections = build_connections(servers, context)
     loop, limiter = SessionLoop(), StartLimiter()
     loop.start()
@@ -59,6 +66,10 @@ async def _start_in_turn(connection: ServerConnection, limiter: StartLimiter) ->
 
 async def _start(connection: ServerConnection) -> Finding:
     server = connection.server
+    if connection.agents is not None and connection.is_idle and not server.agent_credentials.service:
+        text = "not tried: each agent has a session of its own, with its own credential"
+        remedy = "to have it tried and checked, give the workers a credential (agent_credentials.service)"
+        return Finding.note(f"start of {server.name}", text, remedy)
     check, limit_s = f"start of {server.name}", server.timeouts.connect_s
     started = time.monotonic()
     try:

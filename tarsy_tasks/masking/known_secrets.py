@@ -23,6 +23,8 @@ _MIN_LETTERS = 12
 _MIN_BASE64 = 8
 _MAX_ESCAPED = 5
 _LONG_LINE = re.compile(r"(?!-----)\S{16,}")
+_COMPILED_TOGETHER = 16
+"""Compiling the forms of so many takes some milliseconds, in which no other thread runs."""
 _STANDS_ALONE = 12
 """A shorter one counts only without a letter or digit next to it."""
 _LEAST_BEGINNING = 8
@@ -35,7 +37,9 @@ class KnownSecrets:
     def __init__(self, values: Iterable[str] = ()) -> None:
         self._values: set[str] = set()
         self._plain: tuple[str, ...] = ()
-        self._pattern: re2.Pattern | None = None
+        self._patterns: tuple[re2.Pattern, ...] = ()
+        self._last: set[str] = set()
+        """The values of the last pattern, if more may be added to it."""
         self._lock = Lock()
         self.add(values)
 
@@ -43,24 +47,34 @@ class KnownSecrets:
         """Add values. Those that are too short are ignored: masking them would mask half of every text."""
         worthy = {each for value in values for each in (value, *_long_lines(value)) if _is_worthy(each)}
         with self._lock:
-            if not worthy - self._values:
+            new = worthy - self._values
+            if not new:
                 return
-            self._values |= worthy
-            forms = {form for value in self._values for form in _forms(value)}
+            self._values |= new
+            complete = self._patterns[:-1] if self._last else self._patterns
+            self._last |= new
+            forms = {form for value in self._last for form in _forms(value)}
             ascii_forms = sorted((form for form in forms if form.isascii()), key=len, reverse=True)
-            self._plain = tuple(form for form in forms if not form.isascii())
+            self._plain = tuple({*self._plain, *(form for form in forms if not form.isascii())})
             options = re2.Options()
             options.max_mem = 64 * 1024 * 1024
-            self._pattern = re2.compile("|".join(map(re2.escape, ascii_forms)), options)
+            self._patterns = (*complete, re2.compile("|".join(map(re2.escape, ascii_forms)), options))
+            if len(self._last) >= _COMPILED_TOGETHER:
+                self._last = set()
+
+    def forget(self, values: Iterable[str]) -> None:
+        """Stop to mask values that are worth nothing any more, from the next `add` on: with hundreds of tokens, adding
+        one takes a second."""
+        with self._lock:
+            self._values -= set(values)
 
     def find(self, text: str, projection: bytes) -> Iterator[Edit]:
         """The places where any of them appears."""
-        if self._pattern is None:
-            return
-        for match in self._pattern.finditer(projection):
-            start, end = match.span()
-            if end - start >= _STANDS_ALONE or _stands_alone(text, start, end):
-                yield Edit(start, end)
+        for pattern in self._patterns:
+            for match in pattern.finditer(projection):
+                start, end = match.span()
+                if end - start >= _STANDS_ALONE or _stands_alone(text, start, end):
+                    yield Edit(start, end)
         for form in self._plain:
             start = text.find(form)
             while start >= 0:

@@ -76,7 +76,8 @@ class HealthRecord(BaseModel):
         target: The program or the address that the worker connects to, masked; without credentials.
         is_busy: It ran calls and did not list its tools meanwhile, like a server that does one thing at a time.
         is_restarting: Its process was lost and is being started again: it is not healthy, but there is no alert yet.
-        is_idle: It starts on demand and does not run, because nobody needs it now: it is healthy.
+        is_idle: It starts on demand and does not run, because nobody needs it now, or only agents have sessions with
+            it (`state` is `per_agent`): it is healthy.
         longer_attempt_s: The program of a server took too long to start, as one does that is downloaded first, and the
             next attempt may take so many seconds; None otherwise.
         latency_s: Seconds that the check took in the worker; None when a recent answer to a call made it unnecessary.
@@ -98,15 +99,15 @@ class HealthRecord(BaseModel):
         max_concurrency: How many of the server's calls this worker runs at once.
         configuration: Version of the configuration that this worker has, policy included.
         configuration_error: Why it has not taken the one that was saved since; None if it has.
-        state: Of the worker's shared session: `connected`, `connecting`, `reconnecting`, `idle`, `error` or
-            `disconnected`.
+        state: Of the worker's shared session: `connected`, `connecting`, `reconnecting`, `idle`, `per_agent`, `error`
+            or `disconnected`.
         connected_since: When that session was opened, by the clock of Redis; None without one.
         capabilities: What the server offers, in MCP's words: `tools`, `tools.listChanged`, `resources` …
         last_error: Why the last attempt that failed to open a session did so, also when there is one again; masked.
         in_flight: Its calls that run in this worker.
         sessions_replaced: How many of the shared sessions replaced one that was lost.
         tools_digest: `catalogue.digest_listing` of what the server lists, also while it is idle; None if the worker has
-            no list.
+            no list, or each agent its own.
         lists_to_all: The worker lists its tools to all agents alike: it has no policy, and takes unsigned messages.
     """
 

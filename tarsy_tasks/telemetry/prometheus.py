@@ -37,7 +37,7 @@ def build_metric_families(metrics: Iterable[ToolMetrics]) -> list[Metric]:
     sent = "From the start of a call in the worker until its answer was ready; only calls that were sent."
     calls = _counter("tarsy_calls", outcomes, labels=(*_LABELS, "outcome"))
     retries = _counter("tarsy_call_retries", "How often calls were sent again.")
-    kept = "Tool calls that were answered without asking the server, from the cache of answers."
+    kept = "Calls that were answered without asking the server, from the cache of answers."
     cached = _counter("tarsy_calls_cached", kept)
     duration = _histogram("tarsy_call_duration_seconds", sent)
     wait = _histogram("tarsy_call_queue_wait_seconds", "From publishing a call until a worker started it.")

@@ -12,8 +12,8 @@ import pytest
 
 from tarsy_tasks import Outcome, ResourceResult, ToolExecutor
 from tests.conftest import StartWorker, run_workers
-from tests.processes import Worker, wait_until
-from tests.servers import library
+from tests.processes import Worker, free_port, listening, wait_until
+from tests.servers import library, noticeboard
 
 SHORT_LEASE = 'broker_transport_options = {"visibility_timeout": 2}\n'
 
@@ -66,6 +66,26 @@ def test_a_read_survives_its_worker(start_worker: StartWorker, ledger: Path) -> 
         start_worker(servers, settings=SHORT_LEASE)
         result = read.result(40)
     assert (result.outcome, result.content) == (Outcome.OK, library.HELD)
+
+
+@pytest.mark.parametrize("options", [(), ("--handshake",)], ids=["2026", "handshake"])
+def test_a_read_survives_its_http_server(
+    start_worker: StartWorker, tmp_path: Path, ledger: Path, options: tuple[str, ...]
+) -> None:
+    port = free_port()
+    command = [sys.executable, noticeboard.__file__, str(ledger), "--http", str(port), *options]
+    with ThreadPoolExecutor(1) as thread:
+        with listening(command, port, tmp_path) as server:
+            start_worker({"board": {"url": f"http://127.0.0.1:{port}/mcp", "replay": "never"}})
+            read = thread.submit(ToolExecutor(["board"], timeout_s=40).read_resource, noticeboard.HELD)
+            wait_until(lambda: reads_of(ledger), "the server has the read")
+            server.process.kill()
+            server.process.wait()
+        ledger.with_name(f"{ledger.name}.go").touch()
+        with listening(command, port, tmp_path):
+            result = read.result(40)
+    assert (result.outcome, result.content) == (Outcome.OK, noticeboard.HELD)
+    assert reads_of(ledger) == [f"read {noticeboard.HELD}"] * 2
 
 
 def kill(worker: Worker) -> None:

@@ -265,6 +265,21 @@ def test_errors_say_nothing_of_tools(
     assert "nothing was read" in late.content
 
 
+def test_the_command_line_says_what_servers_offer(worker: Worker) -> None:
+    run_cli = partial(run_command, environment=worker.environment_of("agent"))
+
+    def offered() -> dict[str, Any]:
+        return {each["server"]: each["capabilities"] for each in json.loads(run_cli("servers", "--json").stdout)}
+
+    known = wait_until(lambda: (found := offered())["tools-only"] and found["library"] and found, "it is reported")
+    assert known["tools-only"] == ["tools"]
+    assert known["library"] == ["completions", "prompts", "resources", "tools"]
+    listed = run_cli("resources", "list", "tools-only", "library")
+    assert listed.returncode == 0, listed.stderr
+    assert "tools-only: it says that it has no resources" in listed.stderr
+    assert "library: it says" not in listed.stderr
+
+
 def test_the_command_line_lists_and_reads(worker: Worker, tmp_path: Path) -> None:
     run_cli = partial(run_command, environment=worker.environment_of("agent"))
     listed = run_cli("resources", "list", "desk", "--json")

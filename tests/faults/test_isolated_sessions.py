@@ -16,6 +16,8 @@ from tests.processes import Worker, wait_until
 
 SHORT_LEASE = 'broker_transport_options = {"visibility_timeout": 2}\n'
 RUNS = 6
+MANY = 200
+HTTP_PATH = "old/sse/none"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -28,7 +30,7 @@ def workers(start_worker: StartWorker, directory: Path, witness_url: str) -> lis
         "brief": desk("brief", idle_s=1),
         "again": desk("again", restart=True),
         "few": desk("few", max_per_worker=1),
-        "http": {"url": f"{witness_url}/old/sse/none"},
+        "http": {"url": f"{witness_url}/{HTTP_PATH}", "isolated": {"max_per_worker": MANY, "max_per_agent": MANY}},
     }
     workers = [start_worker(servers, settings=SHORT_LEASE, wait=False) for _ in range(2)]
     for worker in workers:
@@ -65,6 +67,24 @@ def test_each_run_has_a_session_of_its_own_in_either_worker(server: str, store: 
     for tools in runs:
         tools.close()
     wait_until(lambda: not claims(store), "all sessions are closed")
+
+
+def test_many_runs_at_once_do_not_meet_and_leave_nothing_behind(directory: Path, store: Any) -> None:
+    ledger = Ledger(directory / HTTP_PATH.replace("/", "-"))
+    opened, closed = ledger.starts, len(ledger.lines("delete"))
+
+    async def run() -> list[str]:
+        async with AsyncToolExecutor(session="run", timeout_s=90) as tools:
+            return [(await tools.execute("http.count")).content for _ in range(2)]
+
+    async def run_all() -> list[list[str]]:
+        return await asyncio.gather(*(run() for _ in range(MANY)))
+
+    assert asyncio.run(run_all()) == [["1", "2"]] * MANY
+    wait_until(lambda: not claims(store), "all sessions are closed")
+    assert ledger.starts - opened == MANY
+    wait_until(lambda: len(ledger.lines("delete")) - closed == MANY, "each session was ended on its server")
+    assert not store.zcard("tarsy:sessions:http")
 
 
 def test_calls_of_a_run_at_the_same_time_share_its_session() -> None:

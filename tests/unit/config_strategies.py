@@ -33,6 +33,7 @@ COMMON_KEYS = {
     "enabled": st.booleans(),
     "required": st.booleans(),
     "max_message_bytes": st.integers(1, 2**40),
+    "cache": st.fixed_dictionaries({}, optional={"resources": st.floats(0.001, 86400)}),
     "instructions": TEXTS,
     "masking": st.fixed_dictionaries(
         {},

@@ -26,7 +26,7 @@ FLOORS = (
     {"health", "operators", "server_status"},
     {"catalogue"},
     {"celery_app"},
-    {"telemetry"},
+    {"telemetry", "oauth"},
     {"broker", "policy"},
     {"config"},
     {"run_dir"},
@@ -37,7 +37,7 @@ FLOORS = (
     {"tool_names", "arguments"},
     {"errors"},
     {"outcomes", "priorities", "methods"},
-    {"masking", "own_files", "secret_files", "event_loop"},
+    {"masking", "own_files", "secret_files", "file_rights", "event_loop"},
 )
 """From top to bottom. What shares a floor does not import each other."""
 MOST_LINES = 400

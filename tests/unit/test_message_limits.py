@@ -1,4 +1,4 @@
-"""Messages with too many values, parts or tools: refused, or cut, before anything costly is done with them."""
+"""Messages with too many values, parts or entries: refused, or cut, before anything costly is done with them."""
 
 import json
 from typing import Any, cast
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mcp_types import JSONRPCError, JSONRPCResponse
 
 from tarsy_tasks.broker.json_values import SLICE_BYTES, count_values
-from tarsy_tasks.worker.transport.message_limits import PARTS_LIMIT, TOOLS_LIMIT, VALUES_LIMIT, check_values
+from tarsy_tasks.worker.transport.message_limits import ENTRIES_LIMIT, PARTS_LIMIT, VALUES_LIMIT, check_values
 from tarsy_tasks.worker.transport.messages import parse_message
 from tarsy_tasks.worker.transport.transport_errors import MESSAGE_TOO_LARGE, TooManyError
 
@@ -71,7 +71,24 @@ def test_of_very_many_parts_the_first_are_kept() -> None:
     assert found[-1] == {"type": "text", "text": note}
 
 
-def test_a_page_with_too_many_tools_is_an_error() -> None:
-    tools: list[Any] = [{"name": f"t{number}", "inputSchema": {}} for number in range(TOOLS_LIMIT + 1)]
-    assert isinstance(parse({"tools": tools[:-1]}), JSONRPCResponse)
-    assert "2001 tools, more than 2000 on a page" in parse({"tools": tools}).error.message
+def test_of_very_many_parts_of_a_resource_the_first_are_kept() -> None:
+    parts = [{"uri": f"x://{number}", "text": str(number)} for number in range(PARTS_LIMIT + 5)]
+    found = parse({"contents": list(parts)}).result["contents"]
+    assert found[:-1] == parts[:PARTS_LIMIT]
+    assert found[-1]["text"].startswith("[truncated: only the first 1000 of 1005 parts")
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("tools", "tools"),
+        ("resources", "resources"),
+        ("resourceTemplates", "resource templates"),
+        ("prompts", "prompts"),
+        ("messages", "messages"),
+    ],
+)
+def test_a_page_with_too_many_entries_is_an_error(key: str, words: str) -> None:
+    entries: list[Any] = [{"name": f"t{number}"} for number in range(ENTRIES_LIMIT + 1)]
+    assert isinstance(parse({key: entries[:-1]}), JSONRPCResponse)
+    assert f"2001 {words}, more than 2000 on a page" in parse({key: entries}).error.message

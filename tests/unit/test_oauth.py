@@ -10,8 +10,9 @@ import pytest
 from pydantic import SecretStr
 
 from tarsy_tasks.config import OAuthClientCredentials
-from tarsy_tasks.worker.transport.oauth import TokenSource
-from tarsy_tasks.worker.transport.transport_errors import CredentialsError
+from tarsy_tasks.oauth.endpoint import CredentialsError
+from tarsy_tasks.worker.transport.access_tokens import TokenSource
+from tarsy_tasks.worker.transport.client_credentials import ClientCredentials
 from tests.processes import turns
 from tests.servers.guarded import Guarded, guarded
 
@@ -30,7 +31,7 @@ def source(server: Guarded, kind: str = "plain", *, fetch_s: float = 10.0, **opt
     auth = OAuthClientCredentials(
         type="oauth_client_credentials", client_id="me:1", client_secret=SecretStr(SECRET), **options
     )
-    return TokenSource("s", auth, None, lambda _: None, fetch_s)
+    return TokenSource("s", ClientCredentials("s", auth, None, fetch_s), lambda _: None)
 
 
 def run(use: Callable[[TokenSource], Awaitable[T]], tokens: TokenSource) -> T:
@@ -122,12 +123,12 @@ def test_a_refused_token_is_replaced_once_and_not_again_at_once(server: Guarded)
 def test_the_issuer_s_metadata_name_the_token_endpoint(server: Guarded) -> None:
     assert run(current, source(server, token_url=None, issuer=f"{server.url}/good")) == "token-1"
     error = run(failure, source(server, token_url=None, issuer=f"{server.url}/impostor"))
-    assert "has the metadata of another issuer" in error.text
+    assert "are those of another issuer" in error.text
     assert not error.is_transient
     error = run(failure, source(server, token_url=None, issuer=f"{server.url}/plain"))
-    assert "names a token endpoint that is not encrypted" in error.text
+    assert "name a token endpoint that is not encrypted" in error.text
     error = run(failure, source(server, token_url=None, issuer=f"{server.url}/nothing"))
-    assert "set `token_url` instead" in error.text
+    assert "publishes no metadata with a token endpoint" in error.text
     assert server.tokens == 1
 
 
@@ -200,7 +201,9 @@ def test_a_token_that_cannot_be_renewed_is_used_to_its_end(server: Guarded, capl
 
     async def use(tokens: TokenSource) -> None:
         await tokens.current()
-        tokens.auth = tokens.auth.model_copy(update={"token_url": f"{server.url}/token/500"})
+        grant = tokens._grant
+        assert isinstance(grant, ClientCredentials)
+        grant.auth = grant.auth.model_copy(update={"token_url": f"{server.url}/token/500"})
         with pytest.raises(CredentialsError):
             await until_it_fails(tokens)
 

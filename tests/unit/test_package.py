@@ -139,6 +139,8 @@ def test_every_setting_is_documented_with_its_default() -> None:
         ("TARSY_ALERT_WEBHOOK_SECRET", "whsec_pa55?w0rd"),
         ("TARSY_ALERT_WEBHOOK_SECRET", "whsec_YWJ"),
         ("TARSY_ALERT_WEBHOOK_SECRET", "whsec_"),
+        ("TARSY_TOKEN_KEY", "pa55w0rd"),
+        ("TARSY_TOKEN_KEY", "pa55?"),
         ("TARSY_REDIS_URL", "redis://:pa55/w0rd@127.0.0.1:6379/0"),
         ("TARSY_REDIS_URL", "redis://user:pa55#w0rd@127.0.0.1:6379/0"),
         ("TARSY_REDIS_URL", "redis://user:pa55?w0rd@127.0.0.1:6379/0"),

@@ -1,5 +1,7 @@
 """References to environment variables in a server's configuration."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -187,3 +189,13 @@ def test_who_asks_with_other_credentials_has_another_identity():
     assert len(found) == 6
     assert identify({"A": "one"}, **program) == identify({"A": "one", "B": "two"}, **program, timeouts={"call_s": 5.0})
     assert identify({"A": "one"}, **program) != identify({"A": "one"}, **{**program, "args": ["-q"]})
+
+
+def test_a_secret_that_a_server_inherits_is_part_of_its_identity():
+    resolved = resolve_variables(ServerConfig(name="s", command="x"), {})
+    found = [
+        replace(resolved, inherited=each).identity
+        for each in ({}, {"HOME": "/a"}, {"API_TOKEN": "one"}, {"API_TOKEN": "two"})
+    ]
+    assert found[0] == found[1]
+    assert len(set(found)) == 3

@@ -162,6 +162,9 @@ class CallExecution:
             self._report_ending(error)
 
     async def _prepared(self) -> Ending:
+        if (agents := self._call.connection.agents) is not None:
+            async with agents.lend(self._call.principal) as self._call.connection:
+                return await self._prepared()
         await self._operation.prepare(self._call)
         return await run_through(self._interceptors.call, self._call, self._invoke)
 

@@ -18,7 +18,7 @@ __all__ = ["build_interceptors", "has_cache"]
 
 
 def has_cache(config: Config) -> bool:
-    """Whether any server has a cache for answers of its tools; without one, the cache is no part of a call."""
+    """Whether answers of any server are kept; without one, the cache is no part of a call."""
     return any(server.cache is not None for server in config.enabled_servers.values())
 
 

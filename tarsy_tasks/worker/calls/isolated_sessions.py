@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.deliveries import Delivery
-from tarsy_tasks.broker.session_directory import Claim, ClaimState, SessionDirectory, forward, session_key_of
+from tarsy_tasks.broker.session_directory import Bounds, Claim, ClaimState, SessionDirectory, forward, session_key_of
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import Requeued
 from tarsy_tasks.models import RunSession
@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 _CONFIRMED_S = 5.0
 """How long a claim is believed without asking Redis: less than other workers take to consider this one dead."""
+_CONFIRMATIONS_A_LEASE = 4
 _WAIT_S = 1.0
 _MOST_EXECUTORS = 100
 _WORKER_LOST, _WORKER_STOPPED = "its worker was lost.", "its worker was stopped."
@@ -91,14 +92,14 @@ class IsolatedSessions:
     """Those of one worker process; a `KeptPerServer`.
 
     Args:
-        connect: Makes the connection of a run beside the shared one.
+        connect: Makes the connection of a run beside the shared one, for a principal.
         consume: Takes messages from a queue of this worker's own; whether it can.
     """
 
     def __init__(
         self,
         context: WorkerContext,
-        connect: Callable[[ServerConnection], IsolatedConnection],
+        connect: Callable[[ServerConnection, str], IsolatedConnection],
         consume: Callable[[str], bool],
     ) -> None:
         self._context = context
@@ -110,6 +111,7 @@ class IsolatedSessions:
         """Two calls of a run that come at once would otherwise both open its session."""
         self._background: set[asyncio.Task[None]] = set()
         self._queues: set[str] = set()
+        self._confirming: asyncio.Task[None] | None = None
         self._is_closed = False
 
     # Of the pool.
@@ -170,9 +172,11 @@ class IsolatedSessions:
         # Before others can send anything there.
         is_full = not self._prepare_queue(call) or is_full
         claim = await self._directory.claim(
+            call.server,
             key,
             call.principal,
             delivery.tag,
+            bounds=Bounds(limits.max_sessions, limits.max_per_agent),
             idle_s=limits.idle_s,
             is_held=is_held,
             is_full=is_full,
@@ -187,7 +191,7 @@ class IsolatedSessions:
             case ClaimState.CLAIMED:
                 return self._hold(key, call, shared)
             case ClaimState.FULL:
-                return _wait(call)
+                return _wait(call, claim.reason)
             case ClaimState.LOST:
                 why = held.connection.describe_loss() if held is not None else claim.reason or _WORKER_LOST
                 raise lost_session_error(call.server, why)
@@ -220,9 +224,21 @@ class IsolatedSessions:
         return Requeued("another worker holds its session", 0)
 
     def _hold(self, key: str, call: RunningCall, shared: ServerConnection) -> HeldSession:
-        held = self._held[key] = HeldSession(key, call.server, call.principal, self._connect(shared))
+        held = self._held[key] = HeldSession(key, call.server, call.principal, self._connect(shared, call.principal))
         self._look_later(held, shared.server.isolated.idle_s, shared.server.isolated.idle_s)
+        if self._confirming is None:
+            self._confirming = asyncio.create_task(self._confirm())
+            self._confirming.add_done_callback(self._stop_confirming)
         return held
+
+    async def _confirm(self) -> None:
+        while self._held:
+            await asyncio.sleep(self._context.lease_s / _CONFIRMATIONS_A_LEASE)
+            with suppress(RedisError, OSError):
+                await self._directory.confirm((each.server, each.key, each.principal) for each in self._held.values())
+
+    def _stop_confirming(self, _: object) -> None:
+        self._confirming = None
 
     def _look_later(self, held: HeldSession, idle_s: float, after_s: float) -> None:
         def look() -> None:
@@ -245,12 +261,12 @@ class IsolatedSessions:
         """An executor needs its session no longer: it is closed when none does. Returns how the call ends here if
         another worker holds it. Raises `CallError` if it is that of another agent."""
         asked = session_of(call)
-        key = session_key_of(call.server, asked.run)
+        key, tag = session_key_of(call.server, asked.run), _delivery_of(call).tag
         async with self._claiming:
             held = self._held.get(key)
             if held is None or held.principal != call.principal:
                 try:
-                    claim = await self._directory.claim(key, call.principal, _delivery_of(call).tag, opens=False)
+                    claim = await self._directory.claim(call.server, key, call.principal, tag, opens=False)
                 except (RedisError, OSError):
                     return Requeued("Redis is unavailable", _WAIT_S)
                 return None if claim.state is ClaimState.NONE else self._pass_on(call, key, claim)
@@ -261,11 +277,11 @@ class IsolatedSessions:
 
     def _end(self, held: HeldSession, why: str) -> None:
         """Hold it no longer. `why` is for the next call of its run; empty: nobody has to know."""
-        self._forget(held, self._release(held.key, why))
+        self._forget(held, self._release(held, why))
 
-    async def _release(self, key: str, why: str) -> None:
+    async def _release(self, held: HeldSession, why: str) -> None:
         with suppress(RedisError, OSError):
-            await self._directory.release(key, why)
+            await self._directory.release(held.server, held.key, why)
 
     def _forget(self, held: HeldSession, first: Coroutine[None, None, None] | None = None) -> None:
         if self._held.get(held.key) is held:
@@ -299,12 +315,13 @@ def _delivery_of(call: RunningCall) -> Delivery:
     return call.delivery
 
 
-def _wait(call: RunningCall) -> Requeued:
+def _wait(call: RunningCall, bound: str) -> Requeued:
     """For a call that opens one session too many: it waits in its queue, where other workers may take it."""
+    whose = " for this agent" if bound == "agent" else ""
     if call.deadline - time.monotonic() > 2 * _WAIT_S:
         return Requeued("there is no room for another isolated session", _WAIT_S)
     raise CallError(
         ErrorCode.TOO_MANY_SESSIONS,
         f"{call.record.title} did not run: there are as many isolated sessions with MCP server `{call.server}` as this "
-        "deployment allows, and none was closed in time. The tool did not run. Try again later.",
+        f"deployment allows{whose}, and none was closed in time. The tool did not run. Try again later.",
     )

@@ -22,6 +22,7 @@ from tarsy_tasks.worker.calls.request_arguments import RequestArguments, read_re
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.long_work import LongWork
 from tarsy_tasks.worker.maskers import Masker
+from tarsy_tasks.worker.sessions.definition_list import DefinitionList
 from tarsy_tasks.worker.sessions.paging import ListingError
 from tarsy_tasks.worker.sessions.prompt_listing import list_prompts
 from tarsy_tasks.worker.sessions.resource_listing import list_resource_templates, list_resources
@@ -33,7 +34,7 @@ _SHOWN = 200
 """Entries of a list that a model reads; the structured value has all."""
 _LINE_CHARS = 300
 
-ListAll = Callable[[Client, str, Masker, LongWork], Awaitable[Sequence[FrozenModel]]]
+ListAll = Callable[[Client, str, Masker, LongWork], Awaitable[DefinitionList[Any]]]
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ class ListOperation:
             )
         except ListingError as error:
             return Listed(problem=str(error))
-        return Listed(found)
+        call.fresh_s = found.fresh_s
+        return Listed(found.definitions)
 
     async def build_result(self, call: RunningCall, found: Listed) -> ToolResult:
         """The answer.

@@ -19,6 +19,7 @@ from tarsy_tasks.worker.calls.request_arguments import RequestArguments, read_re
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.calls.uri_templates import expand_template
 from tarsy_tasks.worker.long_work import ASKED_S, LARGE_CHARS
+from tarsy_tasks.worker.sessions.cache_hints import read_fresh_s
 from tarsy_tasks.worker.sessions.session import Session
 
 __all__ = ["ReadResourceOperation"]
@@ -55,7 +56,9 @@ class ReadResourceOperation:
     async def send(self, call: RunningCall, session: Session, timeout_s: float) -> Received[ReadResourceResult]:
         """One attempt; raises what the SDK raises."""
         uri: str = call.arguments["uri"]
-        return Received(await session.request(lambda client: client.read_resource(uri), timeout_s))
+        found = await session.request(lambda client: client.read_resource(uri), timeout_s)
+        call.fresh_s = read_fresh_s(found)
+        return Received(found)
 
     async def build_result(self, call: RunningCall, found: Received[ReadResourceResult]) -> ToolResult:
         """The answer, masked."""

@@ -48,6 +48,7 @@ class RunningCall(Call):
         built: The result that `content` built and masked.
         feed: Takes its events to its agent; None if nobody listens.
         parked: What was decided of it, if it was parked before; only of a call that may be parked.
+        fresh_s: How long its server lets the answer be kept, in seconds; None if it does not say.
     """
 
     connection: ServerConnection
@@ -63,6 +64,7 @@ class RunningCall(Call):
     built: ToolResult | None = None
     feed: EventFeed | None = None
     parked: ParkedRecord | None = None
+    fresh_s: float | None = None
 
     @property
     def is_cut_if_large(self) -> bool:

@@ -25,6 +25,8 @@ from tarsy_tasks.worker.calls.running_call import require_connection
 from tarsy_tasks.worker.calls.task_execution import TaskExecution, current_execution, masked_failure
 from tarsy_tasks.worker.maskers import build_common_masker
 from tarsy_tasks.worker.reporting.call_record import CallRecord
+from tarsy_tasks.worker.sessions.connection import ServerConnection
+from tarsy_tasks.worker.sessions.listing import Listed
 
 __all__ = ["call_tool", "check_server", "list_tools", "request"]
 
@@ -138,9 +140,10 @@ def list_tools(self: Any, server: str) -> dict[str, Any]:
         connection = require_connection(execution.context, server)
         masker = connection.masker
         require_queue(_queue_of(self.request), keys.queue(server))
-        listing = (connection.listed or execution.run(connection.connected_for_call()).listed()).build()
+        principal = find_principal(execution.context, getattr(self.request, "delivery", None))
+        listed = connection.listed if connection.agents is None else None
+        listing = (listed or execution.run(_list(connection, principal))).build()
         if (policy := execution.context.policy) is not None:
-            principal = find_principal(execution.context, getattr(self.request, "delivery", None))
             listing = permitted_listing(policy, principal, listing)
     except WorkerStopping:
         raise Reject("the worker stops", requeue=True) from None
@@ -150,6 +153,14 @@ def list_tools(self: Any, server: str) -> dict[str, Any]:
         **listing.model_dump(mode="json"),
         "error": {"code": failure.code, "text": masker.mask(failure.text)} if failure else None,
     }
+
+
+async def _list(connection: ServerConnection, principal: str) -> Listed:
+    """What a server lists, for who asks."""
+    if connection.agents is not None:
+        async with connection.agents.lend(principal) as own:
+            return await _list(own, principal)
+    return connection.listed or (await connection.connected_for_call()).listed()
 
 
 # A check that is lost is made again soon; and lists of tasks, such as Flower's, are not for thousands of them.

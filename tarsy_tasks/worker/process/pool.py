@@ -41,7 +41,7 @@ from tarsy_tasks.worker.calls.isolated_sessions import IsolatedSessions
 from tarsy_tasks.worker.calls.operations import build_operations
 from tarsy_tasks.worker.calls.task_execution import TaskExecution
 from tarsy_tasks.worker.long_work import cancel_long_work
-from tarsy_tasks.worker.maskers import build_record_masker, build_server_masker
+from tarsy_tasks.worker.maskers import build_record_masker
 from tarsy_tasks.worker.process.bulkhead import Bulkhead, QueueOrderStrategy
 from tarsy_tasks.worker.process.cancellation import cancel_call, cancel_in_thread, look_for_cancelled
 from tarsy_tasks.worker.process.error_budgets import ErrorBudgets
@@ -50,6 +50,7 @@ from tarsy_tasks.worker.process.lease import LeaseKeeper
 from tarsy_tasks.worker.process.limit_reporter import LimitReporter
 from tarsy_tasks.worker.process.plain_calls import PlainCall
 from tarsy_tasks.worker.process.policy_terms import build_fetch_limits, build_limit_report, weights_of
+from tarsy_tasks.worker.process.resource_changes import ResourceChanges
 from tarsy_tasks.worker.process.server_changes import ServerChanges
 from tarsy_tasks.worker.process.shared_pauses import SharedPauses
 from tarsy_tasks.worker.process.shutdown import ShutdownWatch
@@ -60,10 +61,11 @@ from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tarsy_tasks.worker.reporting.server_lines import ServerLines
 from tarsy_tasks.worker.sessions.connecting import connect_servers, served_servers
 from tarsy_tasks.worker.sessions.connection import ServerConnection
-from tarsy_tasks.worker.sessions.connections import Connections
+from tarsy_tasks.worker.sessions.connections import Connections, build_connection
 from tarsy_tasks.worker.sessions.isolated import IsolatedConnection
 from tarsy_tasks.worker.sessions.opening import SessionContext
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
+from tarsy_tasks.worker.sessions.sign_ins import build_sign_ins
 
 __all__ = ["TaskPool"]
 
@@ -141,7 +143,8 @@ class TaskPool(ThreadsTaskPool):
 
         keeping = (context.audit, context.instance, servers, context.lease_s, tend)
         self._leases = LeaseKeeper(self.app, *keeping)
-        context.connections.inform(self._bulkhead, suspended, pauses, self._leases, self.isolated)
+        changes = ResourceChanges(context.connections, context.in_flight.exchange)
+        context.connections.inform(self._bulkhead, suspended, pauses, changes, self._leases, self.isolated)
         grace_s = context.settings.shutdown_grace_s
         self.server_changes = ServerChanges(context.connections, self, self._connect, grace_s)
         self._shutdown = ShutdownWatch(context.settings.shutdown_grace_s, self._end_all)
@@ -176,10 +179,11 @@ class TaskPool(ThreadsTaskPool):
         return call in self._executions
 
     def _connect(self, server: ServerConfig) -> ServerConnection:
-        return ServerConnection(server, build_server_masker(server), self._sessions)
+        return build_connection(server, self._sessions)
 
-    def _connect_run(self, shared: ServerConnection) -> IsolatedConnection:
-        return IsolatedConnection(shared, self._sessions)
+    def _connect_run(self, shared: ServerConnection, principal: str) -> IsolatedConnection:
+        read = None if shared.agents is None else shared.agents.reader(principal)
+        return IsolatedConnection(shared, self._sessions, read)
 
     def _consume_own(self, queue: str) -> bool:
         """Take messages from a queue of this worker alone; on the loop."""
@@ -192,16 +196,19 @@ class TaskPool(ThreadsTaskPool):
         binding = decide_binding(settings.canvas, broker_urls(app))
         configured = app.mcp_config.servers
         self.inheritance = Inheritance(configured.values(), broker_urls(app))
-        sessions = self._sessions = SessionContext(self.inheritance)
+        broker = results = AsyncRedisExchange(lambda: app.backend.client.connection_pool, is_eager=True)
+        if app.conf.broker_url != app.conf.result_backend:
+            broker = AsyncRedisExchange(partial(broker_pool, app), is_eager=True)
+        sign_ins = build_sign_ins(settings, broker)
+        sessions = self._sessions = SessionContext(
+            self.inheritance, agent_secrets=settings.agent_secrets, sign_ins=sign_ins
+        )
         connections = Connections(map(self._connect, (configured[name] for name in servers)))
         # Of all servers: any worker may find a call that its own worker left behind.
         maskers = {name: build_record_masker(server) for name, server in configured.items()}
         worker = app.worker_instance.partition("#")[0]
         lines = ServerLines(maskers, metrics.clock, worker)
         lines.open()  # before the servers start: what they write then matters most
-        broker = results = AsyncRedisExchange(lambda: app.backend.client.connection_pool, is_eager=True)
-        if app.conf.broker_url != app.conf.result_backend:
-            broker = AsyncRedisExchange(partial(broker_pool, app), is_eager=True)
         return WorkerContext(
             instance=app.worker_instance,
             lease_s=float(app.conf.broker_transport_options["visibility_timeout"]),

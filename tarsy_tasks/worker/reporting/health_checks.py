@@ -355,7 +355,7 @@ class HealthChecks:
             last_error=connection.masker.mask(last.operator_text) if (last := connection.last_error) else None,
             in_flight=connection.in_flight,
             sessions_replaced=connection.sessions_replaced,
-            tools_digest=self._writer.digest_of(listed),
+            tools_digest=self._writer.digest_of(listed) if connection.agents is None else None,
         ).model_copy(update=self._taken().fields)
         return record
 

@@ -38,7 +38,7 @@ def call_error(
         return _error(
             ErrorCode.SERVER_REFUSED if refused else ErrorCode.SERVER_UNAVAILABLE,
             f"MCP server `{server}` did not accept the call: {what}. `{name}` did not run.{session_end} "
-            + (_refusal_remedy(error) if refused else "Try again later, or continue without it."),
+            + (_refusal_remedy(error, server) if refused else "Try again later, or continue without it."),
         )
     is_broken_stream = code == CONNECTION_CLOSED and message.startswith("SSE stream failed")
     if code == MESSAGE_TOO_LARGE or (is_broken_stream and "limit" in message):  # nothing else shows it for a stream
@@ -82,11 +82,17 @@ def _error(code: ErrorCode, text: str) -> CallError:
     return CallError(code, MaskedText(text))
 
 
-def _refusal_remedy(error: Exception) -> str:
+def _refusal_remedy(error: Exception, server: str) -> str:
     if isinstance(error, MCPError) and (error.code == NOT_SENT or data_of(error).get("status") == _CONTENT_TOO_LARGE):
         return "Call it again with fewer or other arguments."
     if isinstance(error, MCPError) and data_of(error).get("status") == _UNAUTHORIZED:
         return "An operator must set or correct `auth` of the server; continue without it."
+    if isinstance(error, MCPError) and (scope := data_of(error).get("scope")) is not None:
+        options = "".join(f" --scope {each}" for each in scope.split()) or " --scope …"
+        return (
+            "Its access token lacks a scope: an operator can have it granted "
+            f"(`tarsy-tasks auth login {server}{options}`, or `scopes` of its `auth`); continue without it."
+        )
     return "An operator must fix this; continue without it."
 
 

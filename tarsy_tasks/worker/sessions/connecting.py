@@ -47,7 +47,7 @@ def connect_servers(connections: Iterable[ServerConnection], loop: SessionLoop) 
     """
     settings = load_settings()
     strict = settings.startup == "strict"
-    connections = [connection for connection in connections if connection.server.start == "eager"]
+    connections = [connection for connection in connections if not connection.is_idle]
     required = [connection for connection in connections if strict and connection.server.required]
     optional = [connection for connection in connections if connection not in required]
     connecting = loop.submit(_connect_required(required, settings.startup_timeout_s))

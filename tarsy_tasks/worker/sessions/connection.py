@@ -13,13 +13,13 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
-from typing import Any
 
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.errors import NoSessionError
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.worker.long_work import LongWork
 from tarsy_tasks.worker.maskers import Masker
+from tarsy_tasks.worker.sessions.agent_pool import AgentPool
 from tarsy_tasks.worker.sessions.connection_state import State
 from tarsy_tasks.worker.sessions.counted_calls import CountedCalls
 from tarsy_tasks.worker.sessions.listing import Listed
@@ -27,6 +27,7 @@ from tarsy_tasks.worker.sessions.on_demand import OnDemand
 from tarsy_tasks.worker.sessions.opening import SessionContext, SessionOpener
 from tarsy_tasks.worker.sessions.recent_calls import RecentCalls
 from tarsy_tasks.worker.sessions.session import Session
+from tarsy_tasks.worker.transport.agent_secrets import ReadCredentials
 
 __all__ = ["ServerConnection"]
 
@@ -40,6 +41,7 @@ class ServerConnection:
 
     Attributes:
         server: Its configuration, variables unresolved.
+        agents: The connections of its agents, if each has a credential of its own; None: all calls use this one.
         masker: For everything that comes from the server or is about it.
         long_work: For work on large values of its calls.
         suspension: Whether it is suspended, because it costs the worker too much or fails too many calls.
@@ -54,26 +56,29 @@ class ServerConnection:
         on_pause: Called on the loop when this worker has read that, with the seconds.
         on_suspend: Called on the loop when it is suspended.
         on_change: Called on the loop when the server was connected, could not be connected, or changed its tools.
+        on_resources: Called on the loop when a resource has changed, with its URI; None: any of them may have.
     """
 
-    def __init__(self, server: ServerConfig, masker: Masker, context: SessionContext) -> None:
+    def __init__(
+        self, server: ServerConfig, masker: Masker, context: SessionContext, read: ReadCredentials | None = None
+    ) -> None:
         self.server = server
+        self.agents: AgentPool[ServerConnection] | None = None
         self.masker = masker
         self.suspension = context.new_suspension()
         self.suspension.on_begin = self._suspend
         self.long_work = LongWork(self.suspension)
         self.counted = CountedCalls() if server.error_budget is not None else None
-        self.is_disconnected_by_operator = False
-        self.is_removed = False
-        self.sessions_opened = self.sessions_replaced = 0
+        self.is_disconnected_by_operator = self.is_removed = self._closed = False
+        self.sessions_opened = self.sessions_replaced = self.pause_count = 0
         self.paused_until = float("-inf")
-        self.pause_count = 0
         self.on_pause: Callable[[float], None] = lambda _: None
         self.on_suspend: Callable[[], None] = lambda: None
         self.on_change: Callable[[], None] = lambda: None
-        self._opener = SessionOpener(server, masker, self.long_work, self.suspension, context, lambda: self.on_change())
-        self.errors = self._opener.errors
-        self.availability = self._opener.availability
+        self.on_resources: Callable[[str | None], None] = lambda _: None
+        about = server, masker, self.long_work, self.suspension, context
+        self._opener = SessionOpener(*about, lambda: self.on_change(), lambda uri: self.on_resources(uri), read)
+        self.errors, self.availability = self._opener.errors, self._opener.availability
         self.record_failure = self._opener.record_failure
         self.recent_calls = RecentCalls()
         self._on_demand: OnDemand | None = None
@@ -85,7 +90,6 @@ class ServerConnection:
         self._opening: asyncio.Task[Session] | None = None
         self._per_call_sessions: set[Session] = set()
         self._background: set[asyncio.Task[None]] = set()
-        self._closed = False
 
     @property
     def error(self) -> NoSessionError | None:
@@ -187,7 +191,8 @@ class ServerConnection:
         self.refuse_when_closed()
         if self._opening is None:
             self._opening = asyncio.create_task(self._open())
-            self._opening.add_done_callback(_retrieve_exception)
+            # The callers that wait may all give up: nobody else looks at its exception.
+            self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
         # A caller that gives up must not take the connection from the others that wait for it.
         return await asyncio.shield(self._opening)
 
@@ -306,6 +311,8 @@ class ServerConnection:
             self._session, self._logged_error = session, ""
             self.sessions_replaced += bool(self.sessions_opened) and not self._is_resting
             self.sessions_opened += 1
+            if self.sessions_opened > 1:
+                self.on_resources(None)  # nobody has heard what changed meanwhile
             if self._on_demand is not None:
                 self._on_demand.begin()
             return session
@@ -391,9 +398,3 @@ class ServerConnection:
         self._session = None
         if self._background:
             await asyncio.wait({*self._background}, timeout=_CLOSE_S)
-
-
-def _retrieve_exception(task: "asyncio.Task[Any]") -> None:
-    """Mark the exception of a task as seen: the callers that waited may all have given up."""
-    if not task.cancelled():
-        task.exception()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from mcp import MCPError
 
-from tarsy_tasks.config import ServerConfig
+from tarsy_tasks.config import OAuthSignIn, ServerConfig
 from tarsy_tasks.errors import CallError, ConfigError, NoSessionError
 from tarsy_tasks.masking.masked_text import MaskedText
 from tarsy_tasks.outcomes import ErrorCode
@@ -17,6 +17,7 @@ from tarsy_tasks.worker.sessions.backoff import FailedAttempt
 from tarsy_tasks.worker.sessions.call_errors import describe_error
 from tarsy_tasks.worker.sessions.listing import ListingError
 from tarsy_tasks.worker.sessions.recovery import Action, Executed, classify_error, data_of
+from tarsy_tasks.worker.transport.agent_secrets import NoCredentialError
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 
 __all__ = ["ConnectionErrors", "removed_error"]
@@ -53,6 +54,9 @@ class ConnectionErrors:
         error = failure.error
         code, remedy = ErrorCode.SERVER_REFUSED, "The tool did not run. An operator must fix this; continue without it."
         if isinstance(error, ConfigError):
+            if isinstance(error, NoCredentialError):
+                found = f"{self._who} cannot be used without a credential of the agent that calls: {error}."
+                return self._error(ErrorCode.NO_CREDENTIAL, found, remedy)
             code, how = ErrorCode.SERVER_MISCONFIGURED, "could not start" if self._is_process else "is misconfigured"
             return self._error(code, f"{self._who} {how}: {error}.", remedy)
         what = self.describe_failure(error, failure.end_reason)
@@ -72,6 +76,8 @@ class ConnectionErrors:
         if isinstance(error, TimeoutError):
             return " If it needs longer, set `timeouts.connect_s`."
         if isinstance(error, MCPError) and data_of(error).get("status") == _UNAUTHORIZED:
+            if isinstance(self._server.auth, OAuthSignIn):
+                return f" Sign in again: `tarsy-tasks auth login {self._server.name}`."
             return " Set `auth` in the configuration of the server, or correct it."
         return ""
 
@@ -110,6 +116,12 @@ class ConnectionErrors:
         found = f"An operator has disconnected MCP server `{self._server.name}`."
         advice = f" `celery -A tarsy_tasks control mcp_reconnect {self._server.name}` connects it again."
         return self._error(ErrorCode.SERVER_UNAVAILABLE, found, _TRY_LATER, advice)
+
+    def per_agent(self) -> NoSessionError:
+        """Only agents have sessions with the server, each with its own credential."""
+        found = f"{self._who} is called with the credential of each agent, so the worker itself has no session with it."
+        advice = " For one, set `agent_credentials.service`, and give the workers a credential."
+        return self._error(ErrorCode.NO_CREDENTIAL, found, "The tool did not run.", advice)
 
     def suspended(self, how: str) -> NoSessionError:
         """The server costs the worker too much, or fails too many calls; `how` is `Suspension.text`."""

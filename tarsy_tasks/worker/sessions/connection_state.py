@@ -13,3 +13,5 @@ class State(StrEnum):
     ERROR = "error"
     IDLE = "idle"
     """It starts on demand, and nobody needs it now."""
+    PER_AGENT = "per_agent"
+    """Each agent has a session of its own, with its own credential, and the worker has none."""

@@ -9,10 +9,11 @@ from typing import Protocol
 
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.worker.maskers import build_server_masker
+from tarsy_tasks.worker.sessions.agent_connections import AgentsConnection
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 from tarsy_tasks.worker.sessions.opening import SessionContext
 
-__all__ = ["Connections", "KeptPerServer", "build_connections"]
+__all__ = ["Connections", "KeptPerServer", "build_connection", "build_connections"]
 
 
 class KeptPerServer(Protocol):
@@ -74,6 +75,12 @@ class Connections(dict[str, ServerConnection]):
         return self._now.items()
 
 
+def build_connection(server: ServerConfig, context: SessionContext) -> ServerConnection:
+    """The connection of one process to a server."""
+    kind = AgentsConnection if server.agent_variables else ServerConnection
+    return kind(server, build_server_masker(server), context)
+
+
 def build_connections(servers: Iterable[ServerConfig], context: SessionContext) -> dict[str, ServerConnection]:
     """The connections of one process, by server id."""
-    return {server.name: ServerConnection(server, build_server_masker(server), context) for server in servers}
+    return {server.name: build_connection(server, context) for server in servers}

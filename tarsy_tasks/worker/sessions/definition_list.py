@@ -1,22 +1,38 @@
 """The definitions that a server lists, all pages of them: built in slices off the event loop, and bounded."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from mcp_types import PaginatedResult
 
 from tarsy_tasks.models import FrozenModel
 from tarsy_tasks.worker.long_work import ASKED_S, LongWork
+from tarsy_tasks.worker.sessions.cache_hints import least, read_fresh_s
 from tarsy_tasks.worker.sessions.definition_fields import count_chars
-from tarsy_tasks.worker.sessions.paging import ListingError, Page, read_pages
+from tarsy_tasks.worker.sessions.paging import ListingError, read_pages
 
-__all__ = ["list_definitions"]
+__all__ = ["DefinitionList", "list_definitions"]
 
 _MAX_CHARS = 1024 * 1024
 """Of all that is kept of one list."""
 _SLICE = 50
 
 T = TypeVar("T")
-PageT = TypeVar("PageT", bound=Page)
+PageT = TypeVar("PageT", bound=PaginatedResult)
 Definition = TypeVar("Definition", bound=FrozenModel)
+
+
+@dataclass(frozen=True)
+class DefinitionList(Generic[Definition]):
+    """What a server has listed.
+
+    Attributes:
+        fresh_s: How long its server lets it be kept, the least of all pages; None if it does not say.
+    """
+
+    definitions: tuple[Definition, ...] = ()
+    fresh_s: float | None = None
 
 
 async def list_definitions(
@@ -25,7 +41,7 @@ async def list_definitions(
     entries_of: Callable[[PageT], Sequence[T]],
     build: Callable[[T], Definition],
     long_work: LongWork,
-) -> tuple[Definition, ...]:
+) -> DefinitionList[Definition]:
     """All that a server lists.
 
     Args:
@@ -37,16 +53,17 @@ async def list_definitions(
         ListingError: The list does not end, or is too long.
         MCPError: The request failed.
     """
-    kept = _DefinitionList[Definition](method)
+    kept = _Definitions[Definition](method)
+    fresh_s: float | None = None
     async for page in read_pages(method, fetch, lambda page: len(entries_of(page))):
-        entries = entries_of(page)
+        entries, fresh_s = entries_of(page), least(fresh_s, read_fresh_s(page))
         for start in range(0, len(entries), _SLICE):
             await long_work.run(kept.add, entries[start : start + _SLICE], build, allowed_s=ASKED_S)
-    return tuple(kept.definitions)
+    return DefinitionList(tuple(kept.definitions), fresh_s)
 
 
-class _DefinitionList(Generic[Definition]):
-    """What a server has listed so far."""
+class _Definitions(Generic[Definition]):
+    """Those that a server has listed so far."""
 
     def __init__(self, method: str) -> None:
         self.definitions: list[Definition] = []

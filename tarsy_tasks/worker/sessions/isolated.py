@@ -10,6 +10,7 @@ from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 from tarsy_tasks.worker.sessions.opening import SessionContext
 from tarsy_tasks.worker.sessions.session import Session
+from tarsy_tasks.worker.transport.agent_secrets import ReadCredentials
 
 __all__ = ["IsolatedConnection", "lost_session_error"]
 
@@ -17,12 +18,13 @@ __all__ = ["IsolatedConnection", "lost_session_error"]
 class IsolatedConnection(ServerConnection):
     """Args:
     shared: The connection of the worker to the same server. What is learnt about the server is told to it.
+    read: Reads the credentials of the run's agent; None: all agents have the same.
     """
 
-    def __init__(self, shared: ServerConnection, context: SessionContext) -> None:
+    def __init__(self, shared: ServerConnection, context: SessionContext, read: ReadCredentials | None = None) -> None:
         # The run decides when it is opened and closed.
         server = shared.server.model_copy(update={"session": "shared", "start": "eager", "idle_stop_s": None})
-        super().__init__(server, shared.masker, context)
+        super().__init__(server, shared.masker, context, read)
         self._shared = shared
         self._may_reopen = server.isolated.restart
         self.recent_calls = shared.recent_calls

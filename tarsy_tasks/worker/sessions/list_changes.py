@@ -1,7 +1,7 @@
-"""Notices that a server has changed its list of tools, while a session is open.
+"""Notices that a server has changed its tools or resources, while a session is open.
 
-Owns how servers say so, which differs between the eras of MCP, and how often a list is read for that reason. Reading it
-is the session's.
+Owns how servers say so, which differs between the eras of MCP, and how often the tools are listed for that reason.
+Listing them is the session's.
 """
 
 import asyncio
@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from mcp import Client, MCPError
-from mcp.client.subscriptions import SubscriptionLost
-from mcp_types import ToolListChangedNotification
+from mcp.client.subscriptions import SubscriptionLost, ToolsListChanged
+from mcp_types import ResourceListChangedNotification, ResourceUpdatedNotification, ToolListChangedNotification
 
 from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.sessions.call_errors import describe_error
@@ -30,34 +30,57 @@ class ListChanges:
 
     Args:
         server: Id of the server, for the log.
-        relist: Reads the list again.
+        relist: Lists the tools again.
         is_lost: Whether the session is lost.
+        on_resources: Called when a resource has changed, with its URI; None: any of them may have.
+        follows_resources: Ask the server to report changes of its resources.
     """
 
     def __init__(
-        self, server: str, relist: Callable[[], Awaitable[None]], is_lost: Callable[[], bool], masker: Masker
+        self,
+        server: str,
+        relist: Callable[[], Awaitable[None]],
+        is_lost: Callable[[], bool],
+        masker: Masker,
+        on_resources: Callable[[str | None], None],
+        *,
+        follows_resources: bool,
     ) -> None:
         self._server = server
         self._relist = relist
         self._is_lost = is_lost
         self._masker = masker
+        self._on_resources = on_resources
+        self._follows_resources = follows_resources
         self._changed = asyncio.Event()
         self._following: list[asyncio.Task[None]] = []
 
     async def hear(self, message: Any) -> None:
         """What the server sent besides answers."""
-        if isinstance(message, ToolListChangedNotification):
-            self._changed.set()
+        match message:
+            case ToolListChangedNotification():
+                self._changed.set()
+            case ResourceListChangedNotification():
+                self._on_resources(None)
+            case ResourceUpdatedNotification(params=updated):
+                self._on_resources(updated.uri)
+            case _:
+                pass
 
     def follow(self, client: Client, *, is_handshake_era: bool) -> None:
-        """Have the list read whenever the server reports changes. In the handshake era many servers do so without
+        """Have the tools listed whenever the server reports changes. In the handshake era many servers do so without
         having announced it: those of the Python SDK cannot.
         """
-        if (tools := client.server_capabilities.tools) is None:
+        tools, resources = client.server_capabilities.tools, client.server_capabilities.resources
+        if tools is not None:
+            self._following.append(asyncio.create_task(self._relist_on_change()))
+        if is_handshake_era:
             return
-        self._following.append(asyncio.create_task(self._relist_on_change()))
-        if tools.list_changed and not is_handshake_era:
-            self._following.append(asyncio.create_task(self._listen(client)))
+        of_tools = tools is not None and bool(tools.list_changed)
+        of_resources = self._follows_resources and resources is not None and bool(resources.list_changed)
+        if of_tools or of_resources:
+            listening = self._listen(client, of_tools=of_tools, of_resources=of_resources)
+            self._following.append(asyncio.create_task(listening))
 
     async def stop(self) -> None:
         """Stop following them, before the session ends."""
@@ -79,16 +102,18 @@ class ListChanges:
             # A server that changes its tools all the time is listed once a second.
             await asyncio.sleep(_RELIST_PAUSE_S)
 
-    async def _listen(self, client: Client) -> None:
+    async def _listen(self, client: Client, *, of_tools: bool, of_resources: bool) -> None:
         """In the 2026 era changes come over a stream; those between two streams are not reported."""
         may_have_missed = False
         while not self._is_lost():
             try:
-                async with client.listen(tools_list_changed=True) as events:
+                listening = client.listen(tools_list_changed=of_tools, resources_list_changed=of_resources)
+                async with listening as events:
                     if may_have_missed:
-                        self._changed.set()
-                    async for _ in events:
-                        self._changed.set()
+                        self._note(of_tools=of_tools, of_resources=of_resources)
+                    async for event in events:
+                        is_tools = isinstance(event, ToolsListChanged)
+                        self._note(of_tools=is_tools, of_resources=not is_tools)
             except MCPError as error:
                 if error.code == _METHOD_NOT_FOUND:
                     return
@@ -96,3 +121,9 @@ class ListChanges:
                 pass
             may_have_missed = True
             await asyncio.sleep(_LISTEN_PAUSE_S)
+
+    def _note(self, *, of_tools: bool, of_resources: bool) -> None:
+        if of_tools:
+            self._changed.set()
+        if of_resources:
+            self._on_resources(None)

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_before_delay
 
@@ -25,8 +26,10 @@ from tarsy_tasks.worker.sessions.connection_errors import ConnectionErrors
 from tarsy_tasks.worker.sessions.recovery import is_out_of_reach, is_transient
 from tarsy_tasks.worker.sessions.session import Mode, Session
 from tarsy_tasks.worker.time_budget import Suspension
+from tarsy_tasks.worker.transport.agent_secrets import ReadCredentials
 from tarsy_tasks.worker.transport.child_watch import ChildWatch
 from tarsy_tasks.worker.transport.server_output import ServerOutput
+from tarsy_tasks.worker.transport.signed_in import SignInTokens
 from tarsy_tasks.worker.transport.transports import ServerTransport
 
 __all__ = ["SessionContext", "SessionOpener", "StartLimiter"]
@@ -68,12 +71,16 @@ class SessionContext:
         start_limiter: Limits how many of them start at once.
         child_watch: Ends them when the worker is gone.
         new_suspension: For each server, how long it may cost too much.
+        agent_secrets: The directory with the credentials of agents.
+        sign_ins: The tokens of persons who have signed in to servers; None: there is no Redis to read them from.
     """
 
     inheritance: Inheritance = field(default_factory=Inheritance)
     start_limiter: StartLimiter = field(default_factory=StartLimiter)
     child_watch: ChildWatch = field(default_factory=ChildWatch)
     new_suspension: Callable[[], Suspension] = Suspension
+    agent_secrets: Path | None = None
+    sign_ins: SignInTokens | None = None
 
 
 class SessionOpener:
@@ -87,6 +94,8 @@ class SessionOpener:
 
     Args:
         on_tools: Called when a server has changed its tools and listed them.
+        on_resources: As of `ServerConnection`.
+        read: Reads the credentials of the agent that it is used for; None: of no agent.
     """
 
     def __init__(
@@ -97,6 +106,8 @@ class SessionOpener:
         suspension: Suspension,
         context: SessionContext,
         on_tools: Callable[[], None],
+        on_resources: Callable[[str | None], None],
+        read: ReadCredentials | None,
     ) -> None:
         self.availability = ServerAvailability(server.timeouts.recreate_s)
         self.error: NoSessionError | None = None
@@ -107,9 +118,18 @@ class SessionOpener:
         self._long_work = long_work
         self._suspension = suspension
         self._on_tools = on_tools
+        self._on_resources = on_resources
         self._output = ServerOutput(server.name, masker)
         self._transport = ServerTransport(
-            server, self._output, context.inheritance, context.child_watch, known_secrets.add, long_work, suspension
+            server,
+            self._output,
+            context.inheritance,
+            context.child_watch,
+            known_secrets.add,
+            long_work,
+            suspension,
+            read,
+            context.sign_ins,
         )
         self.errors = ConnectionErrors(server, masker, self._output, lambda: self._transport.address)
         self._connect_s = server.timeouts.connect_s
@@ -210,8 +230,8 @@ class SessionOpener:
         self.errors.longer_attempt_s = self._connect_s if is_longer else None
 
     def _new_session(self, mode: Mode) -> Session:
-        on_tools, on_left_out = self._on_tools, self._note_left_out
-        return Session(self._server, self._transport, mode, on_tools, on_left_out, self._masker, self._long_work)
+        heard = self._on_tools, self._on_resources, self._note_left_out
+        return Session(self._server, self._transport, mode, *heard, self._masker, self._long_work)
 
     def _note_left_out(self, tools: Mapping[str, str]) -> None:
         """The server listed tools that are not valid; logged when they change."""

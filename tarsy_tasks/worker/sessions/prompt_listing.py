@@ -9,17 +9,17 @@ from tarsy_tasks.prompts import PromptArgument, PromptDefinition
 from tarsy_tasks.worker.long_work import LongWork
 from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.sessions.definition_fields import DESCRIPTION_CHARS, SHOWN_CHARS, describe, mask_listed
-from tarsy_tasks.worker.sessions.definition_list import list_definitions
+from tarsy_tasks.worker.sessions.definition_list import DefinitionList, list_definitions
 
 __all__ = ["list_prompts"]
 
 
 async def list_prompts(
     client: Client, server: str, masker: Masker, long_work: LongWork
-) -> tuple[PromptDefinition, ...]:
+) -> DefinitionList[PromptDefinition]:
     """The prompts of a server; none if it does not announce any. Raises as `list_definitions`."""
     if client.server_capabilities.prompts is None:
-        return ()
+        return DefinitionList()
     return await list_definitions(
         LIST_PROMPTS,
         lambda cursor: client.list_prompts(cursor=cursor),

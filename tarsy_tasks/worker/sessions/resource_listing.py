@@ -11,7 +11,7 @@ from tarsy_tasks.resources import ResourceDefinition, ResourceTemplate
 from tarsy_tasks.worker.long_work import LongWork
 from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.sessions.definition_fields import SHOWN_CHARS, dump_part, mask_listed, mask_object
-from tarsy_tasks.worker.sessions.definition_list import list_definitions
+from tarsy_tasks.worker.sessions.definition_list import DefinitionList, list_definitions
 
 __all__ = ["list_resource_templates", "list_resources"]
 
@@ -20,7 +20,7 @@ _URI_CHARS = 8 * 1024
 
 async def list_resources(
     client: Client, server: str, masker: Masker, long_work: LongWork
-) -> tuple[ResourceDefinition, ...]:
+) -> DefinitionList[ResourceDefinition]:
     """The resources of a server; none if it does not announce any. Raises as `list_definitions`."""
 
     def build(found: Resource) -> ResourceDefinition:
@@ -28,7 +28,7 @@ async def list_resources(
         return ResourceDefinition(uri=uri, size_bytes=found.size, **_fields_of(found, server, masker))
 
     if client.server_capabilities.resources is None:
-        return ()
+        return DefinitionList()
     return await list_definitions(
         LIST_RESOURCES,
         lambda cursor: client.list_resources(cursor=cursor),
@@ -40,7 +40,7 @@ async def list_resources(
 
 async def list_resource_templates(
     client: Client, server: str, masker: Masker, long_work: LongWork
-) -> tuple[ResourceTemplate, ...]:
+) -> DefinitionList[ResourceTemplate]:
     """The templates of a server's resources. Raises as `list_definitions`."""
 
     def build(found: ListedTemplate) -> ResourceTemplate:
@@ -48,7 +48,7 @@ async def list_resource_templates(
         return ResourceTemplate(uri_template=template, **_fields_of(found, server, masker))
 
     if client.server_capabilities.resources is None:
-        return ()
+        return DefinitionList()
     return await list_definitions(
         LIST_RESOURCE_TEMPLATES,
         lambda cursor: client.list_resource_templates(cursor=cursor),

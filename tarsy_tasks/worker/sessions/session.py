@@ -65,6 +65,7 @@ class Session:
 
     Args:
         on_tools: Called when the server has changed its tools and listed them.
+        on_resources: As of `ListChanges`.
         on_left_out: Called after each listing with the tools that are not valid, and why.
     """
 
@@ -74,6 +75,7 @@ class Session:
         transport: ServerTransport,
         mode: Mode,
         on_tools: Callable[[], None],
+        on_resources: Callable[[str | None], None],
         on_left_out: Callable[[Mapping[str, str]], None],
         masker: Masker,
         long_work: LongWork,
@@ -90,6 +92,7 @@ class Session:
         self._transport = transport
         self._mode: Mode = mode
         self._on_tools = on_tools
+        self._on_resources = on_resources
         self._on_left_out = on_left_out
         self._masker = masker
         self._long_work = long_work
@@ -124,7 +127,11 @@ class Session:
 
     async def _run(self, ready: asyncio.Future[None], connect_s: float) -> None:
         started = time.monotonic()
-        changes = ListChanges(self._server.name, self._relist, lambda: self.lost, self._masker)
+        cache = self._server.cache
+        changes = ListChanges(
+            *(self._server.name, self._relist, lambda: self.lost, self._masker, self._on_resources),
+            follows_resources=cache is not None and cache.resources is not None,
+        )
         try:
             # Not anyio.fail_after: entered here and left elsewhere, it would break the nesting of the SDK's scopes.
             async with asyncio.timeout(connect_s) as limit:

@@ -5,9 +5,7 @@ a token revoked. Where requests may go is checked in `http_client`. Everything r
 read in a thread.
 """
 
-import asyncio
 import logging
-import os
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,10 +13,14 @@ from dataclasses import dataclass, field, replace
 import httpx2
 from pydantic import SecretStr
 
-from tarsy_tasks.config import ApiKeyAuth, BearerAuth, OAuthClientCredentials, ServerConfig, resolve_variables
+from tarsy_tasks.config import ApiKeyAuth, BearerAuth, OAuthClientCredentials, OAuthSignIn, ServerConfig
 from tarsy_tasks.config.resolved import ResolvedServer
 from tarsy_tasks.errors import ConfigError
-from tarsy_tasks.worker.transport.oauth import Token, TokenSource
+from tarsy_tasks.oauth.endpoint import CredentialsError
+from tarsy_tasks.worker.transport.access_tokens import Token, TokenSource
+from tarsy_tasks.worker.transport.agent_secrets import ReadCredentials, resolve_server
+from tarsy_tasks.worker.transport.client_credentials import ClientCredentials
+from tarsy_tasks.worker.transport.signed_in import SignedIn, SignInTokens
 
 __all__ = ["Credentials", "RequestCredentials", "address_of"]
 
@@ -53,27 +55,53 @@ class RequestCredentials:
 
 
 class Credentials:
-    """The credentials for one server, shared by its sessions in this process.
+    """The credentials for one server, shared by its sessions in this process, or by those of one agent.
+
+    Args:
+        read: Reads the credentials of that agent; None: of no agent.
+        sign_ins: The tokens of persons who have signed in; None where there are none.
 
     Attributes:
         resolved: The server as it was last resolved; None before.
     """
 
-    def __init__(self, server: ServerConfig, on_secrets: Callable[[Iterable[str]], None]) -> None:
+    def __init__(
+        self,
+        server: ServerConfig,
+        on_secrets: Callable[[Iterable[str]], None],
+        read: ReadCredentials | None = None,
+        sign_ins: SignInTokens | None = None,
+    ) -> None:
+        self._read = read
         self.resolved: ResolvedServer | None = None
         self._server = server
         self._on_secrets = on_secrets
         self._fixed = RequestCredentials()
+        self._sign_ins = sign_ins
+        self._grant: ClientCredentials | SignedIn | None = None
         self._tokens: TokenSource | None = None
+
+    @property
+    def identity(self) -> str:
+        """As of `ResolvedServer`, and who has signed in; empty before."""
+        signed_in = "" if self._tokens is None else self._tokens.identity
+        return "" if self.resolved is None else self.resolved.identity + signed_in
 
     def use(self, resolved: ResolvedServer) -> None:
         """Use the credentials of a configuration that was just resolved."""
         self.resolved, self._fixed = resolved, _build_fixed(resolved)
-        if not isinstance(resolved.auth, OAuthClientCredentials):
-            return
-        if self._tokens is None:
-            self._tokens = TokenSource(self._server.name, resolved.auth, resolved.ca_file, self._on_secrets)
-        self._tokens.auth = resolved.auth
+        auth, grant = resolved.auth, self._grant
+        if isinstance(auth, OAuthClientCredentials):
+            if not isinstance(grant, ClientCredentials):
+                grant = ClientCredentials(self._server.name, auth, resolved.ca_file)
+            grant.auth = auth
+        elif isinstance(auth, OAuthSignIn):
+            url = str(address_of(resolved))
+            if not isinstance(grant, SignedIn):
+                grant = SignedIn(self._server.name, auth, url, resolved.ca_file, self._sign_ins)
+            grant.auth, grant.url = auth, url
+        if grant is not None and grant is not self._grant:
+            self._grant, self._tokens = grant, TokenSource(self._server.name, grant, self._on_secrets)
 
     async def current(self) -> RequestCredentials:
         """What to send.
@@ -86,7 +114,7 @@ class Credentials:
     async def renew(self, refused: RequestCredentials) -> RequestCredentials | None:
         """What to send after the server has refused this; None when there is nothing else. Raises as `current`."""
         try:
-            resolved = await asyncio.to_thread(resolve_variables, self._server, os.environ)
+            resolved = await resolve_server(self._server, self._read)
         except ConfigError as error:
             logger.warning("the credentials for MCP server %s were not renewed: %s", self._server.name, error)
             return None
@@ -97,6 +125,16 @@ class Credentials:
             token = refused.token
             found = _with_token(found, await (self._tokens.current() if token is None else self._tokens.renew(token)))
         return None if found == refused else found
+
+    async def find_other(self, lacking: RequestCredentials) -> RequestCredentials | None:
+        """What to send if somebody has signed in again meanwhile, because this may not do enough; else None."""
+        if self._tokens is None or lacking.token is None or not isinstance(self._grant, SignedIn):
+            return None
+        try:
+            token = await self._tokens.look()
+        except CredentialsError:
+            return None
+        return None if token.identity == lacking.token.identity else _with_token(self._fixed, token)
 
 
 def address_of(resolved: ResolvedServer) -> httpx2.URL:

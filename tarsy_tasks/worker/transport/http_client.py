@@ -18,10 +18,11 @@ from urllib.request import Request, getproxies
 import httpx2
 from mcp import MCPError
 
+from tarsy_tasks.oauth.endpoint import CredentialsError
 from tarsy_tasks.worker.transport.credentials import Credentials
 from tarsy_tasks.worker.transport.http_bodies import read_body
 from tarsy_tasks.worker.transport.http_connections import Connections
-from tarsy_tasks.worker.transport.transport_errors import CredentialsError, credentials_missing, transport_down
+from tarsy_tasks.worker.transport.transport_errors import credentials_missing, transport_down
 
 __all__ = ["HttpClient", "find_redirect", "is_same_origin", "ssl_context", "without_secrets"]
 
@@ -30,6 +31,7 @@ _NOTIFICATION_TIMEOUT_S = 5.0
 _NOTIFICATION_REPLY_BYTES = 64 * 1024
 """It has no content; it is read only so that its connection can be used again."""
 _UNAUTHORIZED = 401
+_REFUSED = (_UNAUTHORIZED, 403)
 _MAX_REDIRECTS = 20
 _SAME_METHOD = (307, 308)
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
@@ -167,10 +169,13 @@ class HttpClient:
         credentials = await self._credentials.current()
         credentials.apply(request)
         response = await self._send(request)
-        if response.status_code != _UNAUTHORIZED:
+        if response.status_code not in _REFUSED:
             return response
         try:
-            renewed = await self._credentials.renew(credentials)
+            if response.status_code == _UNAUTHORIZED:
+                renewed = await self._credentials.renew(credentials)
+            else:
+                renewed = await self._credentials.find_other(credentials)
         except BaseException:
             await response.aclose()
             raise

@@ -1,4 +1,4 @@
-"""How many values, parts and tools a message of a server may have: each costs the worker far more than its bytes.
+"""How many values, parts and entries of a list a message may have: each costs the worker far more than its bytes.
 
 Owns these limits. Values are counted before anything is parsed; the lists are looked at before the SDK validates them.
 """
@@ -9,9 +9,9 @@ from tarsy_tasks.broker.json_values import count_values
 from tarsy_tasks.worker.transport.transport_errors import TooManyError
 
 __all__ = [
+    "ENTRIES_LIMIT",
     "LARGE_BYTES",
     "PARTS_LIMIT",
-    "TOOLS_LIMIT",
     "VALUES_LIMIT",
     "check_values",
     "limit_lists",
@@ -21,10 +21,18 @@ LARGE_BYTES = 16 * 1024
 """A message up to this size cannot have too many of anything, and takes no time worth a thread."""
 VALUES_LIMIT = 100_000
 """JSON values of one message, keys not counted."""
-TOOLS_LIMIT = 2_000
-"""Tools on one page of tools/list."""
+ENTRIES_LIMIT = 2_000
+"""Tools on one page of tools/list, and so on."""
 PARTS_LIMIT = 1_000
-"""Parts of a result's content; the rest is left out, and the last part says how many there were."""
+"""Parts of a result's content, or of a resource; the rest is left out, and the last part says how many there were."""
+_ENTRIES = {
+    "tools": "tools",
+    "resources": "resources",
+    "resourceTemplates": "resource templates",
+    "prompts": "prompts",
+    "messages": "messages",
+}
+"""What lists have, in words."""
 
 
 def check_values(text: bytes) -> None:
@@ -41,14 +49,21 @@ def check_values(text: bytes) -> None:
 
 
 def limit_lists(result: dict[str, Any]) -> None:
-    """Leave out the parts of a tool's result that are too many.
+    """Leave out the parts of a result that are too many.
 
     Raises:
-        TooManyError: The result lists too many tools.
+        TooManyError: The result is a page of a list with too many entries.
     """
-    tools, content = result.get("tools"), result.get("content")
-    if isinstance(tools, list) and (count := len(cast("list[Any]", tools))) > TOOLS_LIMIT:
-        raise TooManyError(f"{count} tools, more than {TOOLS_LIMIT} on a page")
-    if isinstance(content, list) and (count := len(cast("list[Any]", content))) > PARTS_LIMIT:
-        note = f"[truncated: only the first {PARTS_LIMIT} of {count} parts are shown; ask for less]"
-        content[PARTS_LIMIT:] = [{"type": "text", "text": note}]
+    for key in _ENTRIES.keys() & result.keys():
+        if (count := _count(result[key])) > ENTRIES_LIMIT:
+            raise TooManyError(f"{count} {_ENTRIES[key]}, more than {ENTRIES_LIMIT} on a page")
+    for key in ("content", "contents"):
+        parts: Any = result.get(key)
+        if (count := _count(parts)) > PARTS_LIMIT:
+            note = f"[truncated: only the first {PARTS_LIMIT} of {count} parts are shown; ask for less]"
+            is_resource = key == "contents"
+            parts[PARTS_LIMIT:] = [{"uri": "", "text": note} if is_resource else {"type": "text", "text": note}]
+
+
+def _count(value: Any) -> int:
+    return len(cast("list[Any]", value)) if isinstance(value, list) else 0

@@ -16,6 +16,7 @@ from mcp import MCPError
 from mcp_types import ErrorData, RequestId
 from pydantic import ValidationError
 
+from tarsy_tasks.oauth.endpoint import CredentialsError
 from tarsy_tasks.worker.long_work import LongWork
 from tarsy_tasks.worker.transport.dispatcher import Message, MessageDispatcher
 from tarsy_tasks.worker.transport.events import Event, EventReader
@@ -28,7 +29,6 @@ from tarsy_tasks.worker.transport.transport_errors import (
     HTTP_STATUS,
     SESSION_FORGOTTEN,
     TRANSPORT_DOWN,
-    CredentialsError,
     credentials_missing,
     http_status,
     transport_down,

@@ -20,6 +20,7 @@ from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, ErrorData, JSONRPCError, JSONRPCResponse, RequestId
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from tarsy_tasks.oauth.endpoint import CredentialsError
 from tarsy_tasks.worker.long_work import LongWork
 from tarsy_tasks.worker.transport.dispatcher import Message, MessageDispatcher, connection_closed
 from tarsy_tasks.worker.transport.events import EventReader
@@ -30,7 +31,6 @@ from tarsy_tasks.worker.transport.server_output import ServerOutput
 from tarsy_tasks.worker.transport.transport_errors import (
     AUTH_FAILED,
     SESSION_FORGOTTEN,
-    CredentialsError,
     http_status,
     message_too_large,
     transport_down,

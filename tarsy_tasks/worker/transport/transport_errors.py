@@ -4,11 +4,15 @@ Owns the error codes for what only a transport knows and the SDK would drop or f
 the HTTP status, that an answer was too large. The codes are outside the ranges that JSON-RPC and MCP use.
 """
 
+import re
 import ssl
 from typing import Any
 
 import httpx2
+from mcp.client.auth.utils import extract_field_from_www_auth, extract_scope_from_www_auth
 from mcp_types import PARSE_ERROR, ErrorData
+
+from tarsy_tasks.oauth.endpoint import CredentialsError
 
 __all__ = [
     "AUTH_FAILED",
@@ -18,7 +22,6 @@ __all__ = [
     "SESSION_FORGOTTEN",
     "TRANSPORT_DOWN",
     "UNREADABLE_ANSWER",
-    "CredentialsError",
     "TooManyError",
     "credentials_missing",
     "http_status",
@@ -33,7 +36,9 @@ TRANSPORT_DOWN = -31990
 `data["tls"]` is true, else absent, if this configuration allows no TLS connection.
 """
 HTTP_STATUS = -31991
-"""The server answered with `data["status"]` and no JSON-RPC body; `data["retry_after"]` is that header."""
+"""The server answered with `data["status"]` and no JSON-RPC body; `data["retry_after"]` is that header, and
+`data["scope"]` what an access token would have to be granted.
+"""
 AUTH_FAILED = -31992
 """Authorisation failed before the request was sent."""
 MESSAGE_TOO_LARGE = -31993
@@ -56,20 +61,9 @@ _NEVER_SENT = (
 _TRANSIENT_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 """The server closed the connection, as it does when it restarts; the certificate may be valid."""
 _ASKED_CHARS = 200
+_PLAIN_SCOPES = re.compile(r"[\w.:/+-]+(?: [\w.:/+-]+)*", re.ASCII)
 _KEPT_BODY_BYTES = 5000
 """More than is shown, because it is masked before it is cut."""
-
-
-class CredentialsError(Exception):
-    """A request cannot be authenticated, so it is not sent; the text has no full stop."""
-
-    def __init__(self, text: str, is_transient: bool = False) -> None:
-        super().__init__(text, is_transient)
-        self.text = text
-        self.is_transient = is_transient
-
-    def __str__(self) -> str:
-        return self.text
 
 
 def credentials_missing(error: CredentialsError) -> ErrorData:
@@ -136,8 +130,16 @@ def http_status(response: httpx2.Response, body: bytes, note: str = "") -> Error
     return ErrorData(
         code=HTTP_STATUS,
         message=status + (f": {excerpt}" if excerpt else ""),
-        data={"status": response.status_code, "retry_after": response.headers.get("retry-after")},
+        data={"status": response.status_code, "retry_after": response.headers.get("retry-after")} | _missing(response),
     )
+
+
+def _missing(response: httpx2.Response) -> dict[str, Any]:
+    """The scope that a token lacks (RFC 6750), if the server says so: people type it into a shell."""
+    if response.status_code != 403 or extract_field_from_www_auth(response, "error") != "insufficient_scope":
+        return {}
+    scope = extract_scope_from_www_auth(response) or ""
+    return {"scope": scope if len(scope) <= _ASKED_CHARS and _PLAIN_SCOPES.fullmatch(scope) else ""}
 
 
 def _excerpt(body: bytes) -> str:

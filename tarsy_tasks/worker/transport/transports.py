@@ -10,17 +10,19 @@ import os
 import ssl
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx2
 from mcp.shared.dispatcher import Dispatcher
 
-from tarsy_tasks.config import ServerConfig, resolve_variables
+from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.config.inheritance import Inheritance
 from tarsy_tasks.config.resolved import ResolvedServer
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.worker.long_work import LongWork
 from tarsy_tasks.worker.time_budget import Suspension
+from tarsy_tasks.worker.transport.agent_secrets import ReadCredentials, resolve_server
 from tarsy_tasks.worker.transport.child_watch import ChildWatch
 from tarsy_tasks.worker.transport.credentials import Credentials, address_of
 from tarsy_tasks.worker.transport.flood import Flood
@@ -28,6 +30,7 @@ from tarsy_tasks.worker.transport.http_client import HttpClient, ssl_context, wi
 from tarsy_tasks.worker.transport.program import check_program
 from tarsy_tasks.worker.transport.sandbox.preparation import in_sandbox
 from tarsy_tasks.worker.transport.server_output import ServerOutput
+from tarsy_tasks.worker.transport.signed_in import SignInTokens
 from tarsy_tasks.worker.transport.sse import sse_transport
 from tarsy_tasks.worker.transport.stdio import StdioCommand, stdio_transport
 from tarsy_tasks.worker.transport.streamable_http import streamable_http_transport
@@ -52,6 +55,8 @@ class ServerTransport:
         on_secrets: Called with every credential before it is used, so that it is masked.
         long_work: For large messages.
         suspension: Begins when the server floods the worker for too long.
+        read: Reads the credentials of the agent that it is used for; None: of no agent.
+        sign_ins: As of `Credentials`.
     """
 
     def __init__(
@@ -63,14 +68,17 @@ class ServerTransport:
         on_secrets: Callable[[Iterable[str]], None],
         long_work: LongWork,
         suspension: Suspension,
+        read: ReadCredentials | None = None,
+        sign_ins: SignInTokens | None = None,
     ) -> None:
         self.address = ""
+        self._read = read
         self._server = server
         self._output = output
         self._inheritance = inheritance
         self._watch = watch
         self._on_secrets = on_secrets
-        self._credentials = Credentials(server, on_secrets)
+        self._credentials = Credentials(server, on_secrets, read, sign_ins)
         self._long_work = long_work
         is_stdio = server.transport == "stdio"
         carrier_s, reply_s = (0.0, _LINE_S) if is_stdio else (_EVENT_S, _POST_S)
@@ -84,9 +92,8 @@ class ServerTransport:
 
     @property
     def identity(self) -> str:
-        """As of `ResolvedServer`, as it was last resolved; empty before."""
-        resolved = self._credentials.resolved
-        return "" if resolved is None else resolved.identity
+        """As of `Credentials`, as it was last resolved; empty before."""
+        return self._credentials.identity
 
     @asynccontextmanager
     async def open(self, on_end: Callable[[str], None]) -> AsyncGenerator[Dispatcher[Any]]:
@@ -98,7 +105,9 @@ class ServerTransport:
         Raises:
             ConfigError: A variable is not set, a file cannot be read, or a value is not valid.
         """
-        resolved = await asyncio.to_thread(resolve_variables, self._server, os.environ)
+        resolved = await resolve_server(self._server, self._read)
+        if self._server.transport == "stdio":
+            resolved = replace(resolved, inherited=self._inheritance.environment_for(self._server, os.environ))
         self._credentials.resolved = resolved
         self._on_secrets(resolved.secrets)
         self.address = str(without_secrets(address_of(resolved))) if resolved.url is not None else ""
@@ -128,7 +137,7 @@ class ServerTransport:
         return StdioCommand(
             command=resolved.command,
             args=[value.get_secret_value() for value in resolved.args],
-            env=self._inheritance.environment_for(self._server, os.environ) | own,
+            env={**resolved.inherited, **own},
             cwd=resolved.cwd,
             max_message_bytes=self._server.max_message_bytes,
         )

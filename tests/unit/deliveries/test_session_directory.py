@@ -9,7 +9,15 @@ import redis
 from tarsy_tasks.broker import fleet, keys
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.deliveries import Deliveries
-from tarsy_tasks.broker.session_directory import Claim, ClaimState, SessionDirectory, forward, session_key_of, take_back
+from tarsy_tasks.broker.session_directory import (
+    Bounds,
+    Claim,
+    ClaimState,
+    SessionDirectory,
+    forward,
+    session_key_of,
+    take_back,
+)
 
 T = TypeVar("T")
 KEY = session_key_of("desk", "r7")
@@ -32,7 +40,7 @@ def ask(client: redis.Redis, instance: str, question: Ask[T]) -> T:
 
 
 def claim(client: redis.Redis, instance: str, tag: str, principal: str = "sre", **more: bool) -> Claim:
-    return ask(client, instance, lambda directory: directory.claim(KEY, principal, tag, **more))
+    return ask(client, instance, lambda directory: directory.claim("desk", KEY, principal, tag, **more))
 
 
 def announce(table: Deliveries, *instances: str) -> None:
@@ -50,7 +58,7 @@ def test_one_worker_holds_it_for_one_agent(table: Deliveries, client: redis.Redi
     for instance in ("a", "b"):
         assert claim(client, instance, "t4", "dev", is_held=True).state is ClaimState.FOREIGN
         assert claim(client, instance, "t4", "dev", opens=False).state is ClaimState.FOREIGN
-    ask(client, "a", lambda directory: directory.release(KEY))
+    ask(client, "a", lambda directory: directory.release("desk", KEY))
     assert claim(client, "b", "t5", opens=False).state is ClaimState.NONE
     assert not client.exists(KEY)
 
@@ -62,6 +70,26 @@ def test_a_worker_that_dies_before_it_opens_leaves_nothing(table: Deliveries, cl
     assert claim(client, "b", "t1").state is ClaimState.CLAIMED
 
 
+def test_sessions_are_bounded_per_server_and_agent(table: Deliveries, client: redis.Redis) -> None:
+    announce(table, "a")
+
+    def open_run(run: str, principal: str) -> Claim:
+        bounds, key = Bounds(server=3, agent=2), session_key_of("desk", run)
+        return ask(client, "a", lambda directory: directory.claim("desk", key, principal, run, bounds=bounds))
+
+    opened = [
+        open_run(run, principal).reason for run, principal in zip("12345", ["sre"] * 3 + ["dev"] * 2, strict=True)
+    ]
+    assert opened == ["", "", "agent", "", "server"]
+    ask(client, "a", lambda directory: directory.release("desk", session_key_of("desk", "1")))
+    assert [open_run("5", "dev").reason, open_run("6", "ops").reason] == ["", "server"]
+    # Two were not confirmed in time, and their worker may be gone.
+    for run, principal in (("2", "sre"), ("4", "dev")):
+        client.zadd(keys.sessions_key("desk"), {f"{session_key_of('desk', run)}\n{principal}": 1}, xx=True)
+    ask(client, "a", lambda directory: directory.confirm([("desk", session_key_of("desk", "4"), "dev")]))
+    assert [open_run("6", "dev").reason, open_run("6", "ops").state] == ["agent", "claimed"]
+
+
 def test_that_it_was_lost_is_told_to_one_call(table: Deliveries, client: redis.Redis) -> None:
     announce(table, "a", "b")
     claim(client, "a", "t1")
@@ -70,7 +98,7 @@ def test_that_it_was_lost_is_told_to_one_call(table: Deliveries, client: redis.R
     # The worker that answers may be lost with its answer: the same call is told again.
     assert [claim(client, "b", tag).state for tag in ("t2", "t2", "t3")] == ["lost", "lost", "claimed"]
     ask(client, "b", lambda directory: directory.mark_open(KEY))
-    ask(client, "b", lambda directory: directory.release(KEY, "it was idle."))
+    ask(client, "b", lambda directory: directory.release("desk", KEY, "it was idle."))
     assert claim(client, "a", "t4") == Claim(ClaimState.LOST, "", "it was idle.")
     assert claim(client, "a", "t5", restarts=True).state is ClaimState.CLAIMED
 

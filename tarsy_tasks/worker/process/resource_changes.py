@@ -1,0 +1,81 @@
+"""What servers report as changed is dropped from the cache of answers.
+
+Owns that it happens, also when Redis is not there at the moment. What is in the cache, and how a call uses it, is in
+`worker.calls.result_cache`.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from functools import partial
+
+from redis.exceptions import RedisError
+
+from tarsy_tasks.broker import answer_cache, keys
+from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
+from tarsy_tasks.worker.calls.cache_places import RESOURCES, fields_of_change, place_of
+from tarsy_tasks.worker.sessions.connection import ServerConnection
+
+__all__ = ["ResourceChanges"]
+
+_RETRY_S = 1.0
+_MOST = 1000
+"""Fields of a server that wait to be dropped; beyond that, everything is."""
+
+_Fields = set[str] | None
+"""None: everything."""
+
+
+class ResourceChanges:
+    """Those of one worker process.
+
+    Args:
+        connections: By server.
+        exchange: That of the cache of answers, for the loop.
+    """
+
+    def __init__(self, connections: Mapping[str, ServerConnection], exchange: AsyncRedisExchange) -> None:
+        self._exchange = exchange
+        self._changed: dict[str, _Fields] = {}
+        """By place in the cache."""
+        self._dropping: asyncio.Task[None] | None = None
+        for connection in connections.values():
+            self.add(connection)
+
+    def add(self, connection: ServerConnection) -> None:
+        """As `KeptPerServer.add`."""
+        cache = connection.server.cache
+        if cache is not None and cache.resources is not None:
+            connection.on_resources = partial(self._note, connection)
+
+    def remove(self, server: str) -> None:
+        """As `KeptPerServer.remove`."""
+
+    def _note(self, connection: ServerConnection, uri: str | None) -> None:
+        if not (place := place_of(connection, RESOURCES)):
+            return
+        before = self._changed.setdefault(place, set())
+        if uri is None or before is None:
+            self._changed[place] = None
+        else:
+            before.update(fields_of_change(uri))
+            if len(before) > _MOST:
+                self._changed[place] = None
+        if self._dropping is None or self._dropping.done():
+            self._dropping = asyncio.get_running_loop().create_task(self._drop_all())
+
+    async def _drop_all(self) -> None:
+        while self._changed:
+            place, fields = self._changed.popitem()
+            try:
+                await answer_cache.drop.run_async(
+                    self._exchange,
+                    place=keys.cache_key(place),
+                    fields=sorted(fields or ()),
+                    everything=fields is None,
+                    generation=uuid.uuid4().hex,
+                )
+            except (RedisError, OSError):
+                later = self._changed.get(place, set())
+                self._changed[place] = None if fields is None or later is None else fields | later
+                await asyncio.sleep(_RETRY_S)

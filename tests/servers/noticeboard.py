@@ -1,0 +1,121 @@
+"""An MCP server whose resources change: `python noticeboard.py LEDGER [--handshake] [--http PORT] [--ttl-ms NUMBER]`.
+
+The SDK's server in either era, as `either_era`. It writes down in the ledger what is read, listed and subscribed to.
+The tool `pin` changes the text of a notice and says so to whoever subscribed to it; `add` adds one, which changes the
+list.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import uvicorn
+from mcp.server.caching import CacheHint
+from mcp.server.lowlevel.server import NotificationOptions
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.stdio import stdio_server
+from mcp_types import EmptyResult, SubscribeRequestParams, UnsubscribeRequestParams
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+sys.path.insert(0, str(Path(__file__).parent.parent.parent))
+
+from tests.servers.either_era import refuse_new_era, serve_handshake
+
+NOTICE = "notice://board/today"
+SECRET = "password: hunter2hunter2"
+LARGE = "notice://board/large"
+MISSING = "notice://board/missing"
+HELD = "notice://board/held"
+"""Is read only when there is a file beside the ledger whose name ends in `.go`."""
+
+
+class Board:
+    def __init__(self, ledger: Path) -> None:
+        self.ledger = ledger
+        self.texts = {NOTICE: "closed", LARGE: "a line of text\n" * 69_000, "notice://board/secret": SECRET}
+        self.subscribers: dict[str, list[Any]] = {}
+
+    def note(self, line: str) -> None:
+        with self.ledger.open("a") as file:
+            file.write(f"{line}\n")
+
+
+def build_server(board: Board, ttl_ms: int | None) -> MCPServer:
+    hint = None if ttl_ms is None else CacheHint(ttl_ms)
+    hints: Any = {} if hint is None else dict.fromkeys(("resources/list", "resources/read"), hint)
+    server = MCPServer("noticeboard", cache_hints=hints)
+
+    @server.resource("notice://board/{name}")
+    async def read(name: str) -> str:
+        uri = f"notice://board/{name}"
+        if uri == MISSING:
+            raise ValueError("no such notice")
+        board.note(f"read {uri}")
+        go = board.ledger.with_name(f"{board.ledger.name}.go")
+        while uri == HELD and not go.exists():  # noqa: ASYNC110 - it is a file
+            await anyio.sleep(0.02)
+        return board.texts.get(uri, uri)
+
+    @server.resource("notice://rules")
+    def rules() -> str:
+        board.note("read notice://rules")
+        return "no shouting"
+
+    @server.tool()
+    async def pin(uri: str, text: str, context: Context) -> str:
+        board.texts[uri] = text
+        if context.request_context.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            await context.notify_resource_updated(uri)
+        for session in board.subscribers.get(uri, ()):
+            await session.send_resource_updated(uri)
+        return text
+
+    @server.tool()
+    async def add(context: Context) -> str:
+        if context.request_context.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            await context.notify_resources_changed()
+        else:
+            await context.session.send_resource_list_changed()
+        return "added"
+
+    core = server._lowlevel_server
+
+    async def subscribe(context: Any, params: SubscribeRequestParams) -> EmptyResult:
+        board.note(f"subscribe {params.uri}")
+        board.subscribers.setdefault(str(params.uri), []).append(context.session)
+        return EmptyResult()
+
+    async def unsubscribe(context: Any, params: UnsubscribeRequestParams) -> EmptyResult:
+        board.note(f"unsubscribe {params.uri}")
+        board.subscribers.pop(str(params.uri), None)
+        return EmptyResult()
+
+    core.add_request_handler("resources/subscribe", SubscribeRequestParams, subscribe)
+    core.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, unsubscribe)
+    core.notification_options = NotificationOptions(resources_changed=True)
+    return server
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("ledger", type=Path)
+    parser.add_argument("--handshake", action="store_true")
+    parser.add_argument("--http", type=int)
+    parser.add_argument("--ttl-ms", type=int)
+    options = parser.parse_args()
+    board = Board(options.ledger)
+    server = build_server(board, options.ttl_ms)
+    if options.http is not None:
+        app = server.streamable_http_app()
+        app = refuse_new_era(app) if options.handshake else app
+        uvicorn.run(app, host="127.0.0.1", port=options.http, log_level="warning", timeout_graceful_shutdown=1)
+    elif options.handshake:
+        anyio.run(serve_handshake, server, stdio_server())
+    else:
+        server.run("stdio")
+
+
+if __name__ == "__main__":
+    main()
