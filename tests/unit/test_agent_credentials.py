@@ -145,9 +145,9 @@ class Connection:
 class Pool(AgentPool[Connection]):
     """One that knows all connections that it ever had."""
 
-    def __init__(self, source: Source, **limits: Any) -> None:
+    def __init__(self, source: Source, wait_s: float = 30, **limits: Any) -> None:
         self.made: list[Connection] = []
-        headers, timeouts = {"A": "${agent:TOKEN}"}, {"connect_s": 0.05}
+        headers, timeouts = {"A": "${agent:TOKEN}"}, {"connect_s": wait_s}
         server = ServerConfig(name="s", url="http://h/", headers=headers, agent_credentials=AgentCredentials(**limits))
         server = server.model_copy(update={"timeouts": server.timeouts.model_copy(update=timeouts)})
         super().__init__(server, source, self.connect, lambda: None)
@@ -199,7 +199,7 @@ async def test_nobody_gets_a_connection_without_a_credential() -> None:
 
 
 async def test_a_place_is_taken_from_who_is_idle_for_longest() -> None:
-    pool = Pool(source := Source(), max_sessions=2)
+    pool = Pool(source := Source(), wait_s=0.05, max_sessions=2)
     source.tokens = dict.fromkeys(("sre", "dev", "ops"), "a")
     async with pool.lend("sre"):
         async with pool.lend("dev"):
