@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from functools import partial
 from inspect import isawaitable
 from typing import Any
+from weakref import WeakSet
 
 from tarsy_tasks.agent import results
 from tarsy_tasks.agent.advice import Adviser, Permission
@@ -70,6 +71,7 @@ class _Stub(BaseExecutor):
         self._adviser: _StubAdviser = _StubAdviser(listed)
         self._statuses: StubStatuses = StubStatuses(listed, self._adviser)
         self._events = StubEventFeed()
+        self._watches = WeakSet()
         self._offers_reading = False
         searches = SearchCalls(self._lister, self._adviser)
         self._dispatcher: _StubDispatcher = _StubDispatcher(answers, defined, timeout_s, self.calls, searches)
