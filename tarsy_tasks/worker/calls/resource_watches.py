@@ -14,6 +14,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from tarsy_tasks.broker import keys, watches
+from tarsy_tasks.errors import NoSessionError
 from tarsy_tasks.methods import WATCH_RESOURCE
 from tarsy_tasks.resources import WatchMessage
 from tarsy_tasks.telemetry.outage_log import OutageLog
@@ -222,7 +223,7 @@ class ResourceWatches:
     async def _fail(self, server: str, error: Exception, failed: list[Watch]) -> None:
         masker = self._context.record_maskers[server]
         log = self._failures.setdefault(server, OutageLog(logger, f"changes of MCP server {server} are not heard"))
-        log.failed(error.operator_text if hasattr(error, "operator_text") else describe_error(error, masker))
+        log.failed(error.operator_text if isinstance(error, NoSessionError) else describe_error(error, masker))
         await self._give_up(failed)
 
     async def _give_up(self, given_up: list[Watch]) -> None:

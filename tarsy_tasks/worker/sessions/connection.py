@@ -83,10 +83,8 @@ class ServerConnection:
         self.record_failure = self._opener.record_failure
         self.recent_calls = RecentCalls()
         self._on_demand: OnDemand | None = None
-        if (idle_s := server.stops_after_s) is not None:
-            self._on_demand = OnDemand(
-                idle_s, lambda: self.in_flight + self.watched, self.recent_calls, self._stop_idle
-            )
+        if (end_s := server.stops_after_s) is not None:
+            self._on_demand = OnDemand(end_s, lambda: self.in_flight + self.watched, self.recent_calls, self._stop_idle)
         self._logged_error = ""
         self._start_limiter = context.start_limiter
         self._session: Session | None = None
