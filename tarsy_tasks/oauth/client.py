@@ -1,4 +1,4 @@
-"""Who asks an authorization server: a client id, and the proof that goes with it.
+"""The client of an authorization server: its id, and how it authenticates.
 
 Owns the four methods of client authentication. A signed assertion (RFC 7523) is for one authorization server and a few
 minutes, so the one who receives it cannot be this client elsewhere.
@@ -30,7 +30,7 @@ class Client:
     """A client of an authorization server.
 
     Attributes:
-        method: How it proves who it is; `none`: it cannot, as a program on a person's machine.
+        method: How it authenticates; `none`: it cannot, as a program on a person's machine.
         secret: For `basic` and `post`.
         private_key: For `private_key_jwt`, as PEM.
         key_id: What the authorization server calls that key, if it knows several.
