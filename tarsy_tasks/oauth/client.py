@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 from tarsy_tasks.oauth.endpoint import CredentialsError
 
-__all__ = ["Client", "ClientMethod", "check_private_key"]
+__all__ = ["Client", "ClientMethod"]
 
 ClientMethod = Literal["none", "basic", "post", "private_key_jwt"]
 
@@ -80,11 +80,6 @@ class Client:
             return jwt.encode(claims, key, self.algorithm or algorithm, headers)
         except (ValueError, TypeError, NotImplementedError, jwt.PyJWTError):
             raise CredentialsError(f"`private_key` of {self.client_id} cannot sign with {self.algorithm}") from None
-
-
-def check_private_key(text: str) -> None:
-    """Raise the `CredentialsError` that using a private key would raise."""
-    _load_key(text)
 
 
 def _load_key(text: str) -> tuple[Any, str]:
