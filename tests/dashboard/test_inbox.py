@@ -185,7 +185,7 @@ def test_the_inbox_lists_what_waits(tools: ToolExecutor, flower: Flower, open_pa
     page.locator("#mcp-said", has_text="denied").wait_for()
     assert pending.result().error_code is ErrorCode.APPROVAL_DENIED
     page.get_by_role("link", name="Inbox").first.click()
-    page.get_by_text("Nothing waits for a person.").wait_for()
+    page.get_by_text("No calls wait for approval.").wait_for()
     with redis.Redis.from_url(redis_url) as client:
         assert not client.acl_log()
 
