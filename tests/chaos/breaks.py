@@ -115,7 +115,7 @@ BREAKS = [
         "a server gets only some of a worker's slots",
         "worker/process/bulkhead.py",
         "server.max_concurrency or half",
-        "slots",
+        "self._slots or 1",
     ),
     Break(
         "poison",
