@@ -213,7 +213,7 @@ BREAKS = [
         "a result is dumped once",
         "worker/process/plain_calls.py",
         "            key, value = backend.encode_answer(self.id, result)\n",
-        "            key, value = backend.encode_answer(self.id, result)\n            json.dumps(value)\n",
+        "            key, value = backend.encode_answer(self.id, result)\n            __import__(\"json\").dumps(key)\n",
     ),
 ]
 
