@@ -240,7 +240,7 @@ class ToolExecutor(BaseExecutor):
     def can_execute(self, name: str) -> Permission:
         """Whether a call of a tool would be permitted, and why; true or false.
 
-        It is advice: a worker decides each call by its own policy. It comes from `servers` and `tool_filter`, the
+        It is only advice: a worker decides each call by its own policy. It comes from `servers` and `tool_filter`, the
         policy that this process finds (`TARSY_POLICY`, or in the configuration file; read once), for the agent that the
         Redis URL names, and the last list of tools. Nothing is sent.
 

@@ -9,6 +9,8 @@
     variables     references to variables and files; `resolved` is a server with their values
     secret_places where a server's configuration has secrets
     inheritance   which of the worker's environment variables a server's process inherits
+    importing     a client's file in our form; `editing`, `presets` and `server_json` change and add servers
+    following     for processes that only need to know the servers; `watch` notices changes of files
 
 Agents import this package, so it imports neither `yaml` nor `mcp` nor `celery`.
 """

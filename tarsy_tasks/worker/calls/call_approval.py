@@ -126,7 +126,8 @@ async def _digest_of(call: RunningCall) -> str:
 
 
 _UNPARKED = (
-    "Its caller does not wait for that: an executor does with `park=True`, another program with `park` in its message."
+    "Calling it again will not help: the agent's program does not wait for approvals. Tell the user that it can do so "
+    "with `park=True` (or `park` in its messages)."
 )
 
 

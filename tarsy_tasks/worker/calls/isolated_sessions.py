@@ -215,8 +215,8 @@ class IsolatedSessions:
         if claim.state is ClaimState.FOREIGN:
             raise CallError(
                 ErrorCode.SESSION_DENIED,
-                f"{call.record.title} did not run: its run id belongs to another agent. The program that sent it has "
-                "to use a run id of its own.",
+                f"{call.record.title} did not run: its run id belongs to another agent. Calling it again will not "
+                "help. Tell the user that the agent's program must use a run id of its own.",
             )
         delivery = _delivery_of(call)
         slots = {"tag": delivery.tag, "queue": delivery.queue, "session": key, "holder": claim.holder}
@@ -323,5 +323,5 @@ def _wait(call: RunningCall, bound: str) -> Requeued:
     raise CallError(
         ErrorCode.TOO_MANY_SESSIONS,
         f"{call.record.title} did not run: there are as many isolated sessions with MCP server `{call.server}` as this "
-        f"deployment allows{whose}, and none was closed in time. The tool did not run. Try again later.",
+        f"deployment allows{whose}, and none was closed in time. Call it again later.",
     )

@@ -222,7 +222,7 @@ class SessionOpener:
         return session
 
     def _note_duration(self, error: Exception) -> None:
-        """A process that was too slow may have been downloading itself, and would be killed in vain each time."""
+        """A process that was too slow may have been downloading itself, and would be killed too early each time."""
         tried_s = self._connect_s
         if isinstance(error, TimeoutError) and self._server.transport == "stdio":
             self._connect_s = min(2 * tried_s, _MOST_PATIENCE * self._server.timeouts.connect_s)
