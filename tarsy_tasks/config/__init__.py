@@ -8,6 +8,7 @@
     problems      the wording of errors; `json_schema` is the schema for editors
     variables     references to variables and files; `resolved` is a server with their values
     secret_places where a server's configuration has secrets
+    record        the configuration in Redis; `editing` and `record_editing` change a file, or that, for operators
     inheritance   which of the worker's environment variables a server's process inherits
 
 Agents import this package, so it imports neither `yaml` nor `mcp` nor `celery`.

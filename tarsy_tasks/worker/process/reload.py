@@ -16,6 +16,7 @@ from kombu import Queue
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.config import find_config_path
+from tarsy_tasks.config.record import find_record
 from tarsy_tasks.config.watch import FileWatch
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.settings import load_settings
@@ -81,6 +82,7 @@ class ConfigurationReload:
         self._is_asked = False
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
+        self._record = find_record()
         self._watch = FileWatch(_find_files())
 
     def start(self, consumer: Any) -> None:
@@ -112,6 +114,8 @@ class ConfigurationReload:
     def _run(self) -> None:
         while not self._stopping.wait(_LOOK_S):
             try:
+                if self._record is not None:
+                    self._record.follow()
                 has_changed = self._watch.has_changed()
                 if self._is_asked or has_changed:
                     self._is_asked = False

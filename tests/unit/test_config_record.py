@@ -1,0 +1,190 @@
+"""The configuration in Redis: its versions, two operators at once, and the copy that processes read."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tarsy_tasks import ConfigError
+from tarsy_tasks.config import find_config_path, load_config
+from tarsy_tasks.config.following import FollowedConfig
+from tarsy_tasks.config.record import CONFIGURATION_KEY, HISTORY_KEY, ConfigurationRecord
+from tarsy_tasks.errors import BrokerUnavailable
+from tarsy_tasks.operators import Operator
+from tests.processes import free_port
+from tests.redis_users import as_user
+
+pytestmark = [pytest.mark.keeps_keys, pytest.mark.usefixtures("client")]
+
+DESK = {"command": "desk"}
+
+
+@pytest.fixture(autouse=True)
+def run_dir(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of the copy of an operator."""
+    monkeypatch.setenv("TARSY_MCP_CONFIG", "redis")
+    monkeypatch.setenv("TARSY_REDIS_URL", as_user(redis_url, "operator"))
+    monkeypatch.setenv("TARSY_RUN_DIR", str(tmp_path / "run"))
+    monkeypatch.delenv("TARSY_POLICY", raising=False)
+    return tmp_path / "run"
+
+
+def servers_of(version: Any) -> list[str]:
+    return [*json.loads(version.text)["mcpServers"]]
+
+
+def test_versions_say_who_when_and_what(client: Any) -> None:
+    operator = Operator(who="ann")
+    assert operator.history() == []
+    operator.add_server("desk", DESK)
+    operator.add_server("web", {"url": "https://web.example.com/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}})
+    operator.disable_server("desk")
+    last = Operator(who="ben").remove_server("web")
+    found = Operator().history()
+    assert [(each.number, each.who, each.change) for each in found] == [
+        (4, "ben", "removed web"),
+        (3, "ann", "changed desk"),
+        (2, "ann", "added web"),
+        (1, "ann", "added desk"),
+    ]
+    assert found[0].digest == last == operator.digest()
+    assert abs(found[0].at - client.time()[0]) < 60
+    assert [servers_of(each) for each in found] == [["desk"], ["desk", "web"], ["desk", "web"], ["desk"]]
+    assert not load_config().enabled_servers
+
+
+def test_of_many_operators_at_once_one_changes_it() -> None:
+    seen = Operator().digest()
+
+    def add(number: int) -> str | None:
+        try:
+            Operator().add_server(f"s{number}", DESK, digest=seen)
+        except ConfigError as error:
+            return str(error)
+        return None
+
+    with ThreadPoolExecutor(8) as operators:
+        found = [*operators.map(add, range(8))]
+    refused = [text for text in found if text is not None]
+    assert len(refused) == 7
+    assert all("somebody has changed it" in text and "nothing was written" in text for text in refused)
+    assert len(Operator().history()) == 1
+
+
+def test_a_change_between_reading_and_writing_is_refused(redis_url: str, run_dir: Path) -> None:
+    record = ConfigurationRecord(redis_url, run_dir)
+    Operator(who="ann").add_server("desk", DESK)
+    before = record.read()
+    Operator(who="ben").disable_server("desk")
+    with pytest.raises(ConfigError, match=r"version 2 now, by ben \(changed desk\), so nothing was written"):
+        record.write(before, b'{"mcpServers": {}}', who="ann", change="removed desk")
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "a key": ({"command": "x", "timeouts": {"call_s": "soon"}}, "the configuration in Redis:.*call_s"),
+    "a secret": ({"command": "x", "env": {"API_TOKEN": "s3cr3t-0123456789"}}, "must not contain secrets"),
+}
+
+
+@pytest.mark.parametrize(("entry", "said"), WRONG.values(), ids=WRONG)
+def test_a_wrong_entry_is_refused_whole(client: Any, run_dir: Path, entry: dict[str, Any], said: str) -> None:
+    operator = Operator()
+    operator.add_server("desk", DESK)
+    before = client.hgetall(CONFIGURATION_KEY)
+    with pytest.raises(ConfigError, match=said) as caught:
+        operator.add_server("bad", entry)
+    assert "s3cr3t" not in str(caught.value)
+    assert client.hgetall(CONFIGURATION_KEY) == before
+    assert [*load_config().servers] == ["desk"]
+    assert len([*run_dir.iterdir()]) == 1, "nothing is left behind"
+
+
+def test_where_redis_is_empty_there_are_no_servers_yet(caplog: pytest.LogCaptureFixture) -> None:
+    followed = FollowedConfig()
+    assert not followed.look().servers
+    assert "Redis has no configuration yet" in caplog.text
+    Operator().add_server("desk", DESK)
+    assert [*load_config(find_config_path()).servers] == ["desk"]
+
+
+def test_what_redis_has_lost_stays_and_is_restored(client: Any, caplog: pytest.LogCaptureFixture) -> None:
+    operator = Operator()
+    digest = operator.add_server("desk", DESK)
+    client.flushall()
+    copy = find_config_path()
+    assert [*load_config(copy).servers] == ["desk"]
+    assert "Redis has lost the configuration" in caplog.text
+    with pytest.raises(ConfigError, match=r"was lost.*servers publish"):
+        operator.add_server("other", DESK)
+    assert operator.publish(copy) == digest
+    assert operator.add_server("other", DESK) == operator.digest()
+
+
+def test_a_file_is_published_if_nothing_has_changed_since(tmp_path: Path) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": {"desk": DESK}, "policy": {"servers": {"gone": {"deny": ["x"]}}}}))
+    operator = Operator()
+    with pytest.raises(ConfigError, match="gone"):
+        operator.publish(path)
+    path.write_text(json.dumps({"mcpServers": {"desk": DESK}}))
+    digest = operator.publish(path)
+    operator.disable_server("desk")
+    with pytest.raises(ConfigError, match="somebody has changed it since you read it"):
+        operator.publish(path, digest=digest)
+    assert operator.publish(path) == digest
+    path.write_text("servers: {}")
+    with pytest.raises(ConfigError, match="plain JSON"):
+        operator.publish(path)
+
+
+def test_while_redis_is_away_the_copy_is_used(monkeypatch: pytest.MonkeyPatch, run_dir: Path) -> None:
+    away = f"redis://127.0.0.1:{free_port()}/0"
+    monkeypatch.setenv("TARSY_REDIS_URL", away)
+    with pytest.raises(ConfigError, match=r"Redis could not be reached.*no copy"):
+        find_config_path()
+    record = ConfigurationRecord(away, run_dir)
+    record.path.write_text(json.dumps({"mcpServers": {"desk": DESK}}))
+    assert [*FollowedConfig().look().servers] == ["desk"]
+    with pytest.raises(BrokerUnavailable, match="Redis could not be reached"):
+        Operator().remove_server("desk")
+
+
+@pytest.mark.parametrize("user", ["agent", "worker", "beat", "flower"])
+def test_only_operators_write(redis_url: str, tmp_path: Path, user: str) -> None:
+    Operator().add_server("desk", DESK)
+    record = ConfigurationRecord(as_user(redis_url, user), tmp_path)
+    record.refresh()
+    assert [*load_config(record.path).servers] == ["desk"]
+    with pytest.raises(ConfigError, match="Redis refused access"):
+        record.write(record.read(), b"{}", who="nobody", change="")
+    with pytest.raises(ConfigError, match="Redis refused access"):
+        record.read_history()
+
+
+def test_fifty_versions_are_kept(client: Any, redis_url: str, run_dir: Path) -> None:
+    find_config_path()
+    record, version = ConfigurationRecord(redis_url, run_dir), None
+    for number in range(52):
+        version = record.write(version, f'{{"mcpServers": {{}}, "n": {number}}}'.encode(), who="ann", change="")
+    assert client.llen(HISTORY_KEY) == 50
+    assert record.read_history()[-1].number == 3
+
+
+def test_what_is_damaged_in_redis_changes_nothing(client: Any, caplog: pytest.LogCaptureFixture) -> None:
+    operator = Operator()
+    operator.add_server("desk", DESK)
+    client.hset(CONFIGURATION_KEY, mapping={"digest": "x", "version": "{"})
+    assert [*load_config().servers] == ["desk"]
+    assert "damaged" in caplog.text
+    with pytest.raises(ConfigError, match="damaged"):
+        operator.add_server("other", DESK)
+
+
+def test_a_file_has_no_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text('{"mcpServers": {}}')
+    monkeypatch.setenv("TARSY_MCP_CONFIG", str(path))
+    with pytest.raises(ConfigError, match="TARSY_MCP_CONFIG=redis"):
+        Operator().history()
