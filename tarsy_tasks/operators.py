@@ -5,6 +5,7 @@ their own; or the configuration in Redis, which is the same for all.
 """
 
 import getpass
+import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -47,7 +48,7 @@ class Operator:
         if self._record is None:
             self._file = ServersFile(path or find_config_path(), load_policy)
         else:
-            self._file = ServersRecord(self._record, load_policy, who or f"{getpass.getuser()}@{socket.gethostname()}")
+            self._file = ServersRecord(self._record, load_policy, who or f"{_find_user()}@{socket.gethostname()}")
 
     @property
     def path(self) -> Path:
@@ -137,6 +138,13 @@ class Operator:
             for worker, answer in cast("dict[str, dict[str, Any]]", reply).items()
             if "ok" in answer
         }
+
+
+def _find_user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may have no name for it
+        return f"user {os.getuid()}"
 
 
 def _build_file_error() -> ConfigError:

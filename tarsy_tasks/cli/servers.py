@@ -11,7 +11,7 @@ import click
 import tarsy_tasks
 from tarsy_tasks.catalogue import ListedServer, ToolCatalogue
 from tarsy_tasks.cli import UNAVAILABLE
-from tarsy_tasks.cli.configuration_record import history, publish
+from tarsy_tasks.cli.configuration_record import export, history, publish
 from tarsy_tasks.cli.known_names import complete_server
 from tarsy_tasks.cli.new_server import new
 from tarsy_tasks.cli.output import busy, json_option, notes, print_json, print_table
@@ -134,6 +134,7 @@ def reload(*, as_json: bool) -> None:
 
 servers.add_command(new)
 servers.add_command(publish)
+servers.add_command(export)
 servers.add_command(history)
 
 

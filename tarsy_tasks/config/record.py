@@ -9,6 +9,7 @@ import hashlib
 import logging
 import os
 import secrets
+import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -39,6 +40,9 @@ _LOOK_S = 1.0
 _AWAY_S = 5.0
 """How long nobody asks again after Redis did not answer."""
 _SOCKET_S = 2.0
+_PATIENCE_S = 0.25
+"""How long a process that follows it waits for Redis: an agent does so on the event loop of its replies."""
+_V = 1
 _DIGEST_CHARS = 12
 
 
@@ -56,7 +60,7 @@ class ConfigurationVersion(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    v: int = 1
+    v: int = _V
     number: int
     who: str
     at: float
@@ -66,7 +70,7 @@ class ConfigurationVersion(BaseModel):
 
 
 class ConfigurationRecord:
-    """The configuration in a Redis. For one thread; each exchange has a connection of its own.
+    """The configuration in a Redis. Each exchange has a connection of its own. One thread at a time may follow it.
 
     Args:
         url: Of the Redis, with the password.
@@ -74,6 +78,7 @@ class ConfigurationRecord:
 
     Attributes:
         path: The copy.
+        problem: Why the copy is not what Redis has, or Redis has none; empty while all is well.
     """
 
     def __init__(self, url: str, directory: Path) -> None:
@@ -81,7 +86,8 @@ class ConfigurationRecord:
         where = url.partition("://")[2].rpartition("@")[2]
         self.path = directory / f"configuration-{hashlib.sha256(where.encode()).hexdigest()[:8]}.json"
         self._next_look = 0.0
-        self._complained = ""
+        self._looking: threading.Thread | None = None
+        self.problem = ""
 
     def refresh(self) -> None:
         """Bring the copy up to date.
@@ -94,7 +100,7 @@ class ConfigurationRecord:
             with self._connect() as client:
                 digest: bytes | None = client.hget(CONFIGURATION_KEY, "digest")
                 if digest is not None and copy is not None and digest.decode() == digest_text(copy):
-                    self._complained = ""
+                    self.problem = ""
                     return
                 version = self._parse(client.hget(CONFIGURATION_KEY, "version"))
         except (BrokerUnavailable, ConfigError) as error:
@@ -104,11 +110,14 @@ class ConfigurationRecord:
             self._next_look = time.monotonic() + _AWAY_S
             return
         if version is not None:
-            self._write_copy(version.text.encode())
-            self._complained = ""
+            if version.text.encode() != copy:
+                self._write_copy(version.text.encode())
+            self.problem = ""
         elif copy is None:
             self._write_copy(EMPTY)
-            logger.warning("Redis has no configuration yet, so there are no servers: `tarsy-tasks servers add`")
+            logger.warning(
+                "Redis has no configuration yet, so there are no servers: `tarsy-tasks servers publish FILE`"
+            )
         elif copy != EMPTY:
             self._complain(
                 f"Redis has lost the configuration. The copy in {self.path} stays in use; `tarsy-tasks servers publish "
@@ -116,11 +125,17 @@ class ConfigurationRecord:
             )
 
     def follow(self) -> None:
-        """`refresh`, at most once a second, and with a line in the log in place of an error."""
+        """`refresh`, at most once a second, and with a line in the log in place of an error. A Redis that hangs holds
+        nobody up for long: then the copy is brought up to date when it answers."""
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_look or (self._looking is not None and self._looking.is_alive()):
             return
         self._next_look = now + _LOOK_S
+        self._looking = threading.Thread(target=self._look, name="tarsy-configuration-look", daemon=True)
+        self._looking.start()
+        self._looking.join(_PATIENCE_S)
+
+    def _look(self) -> None:
         try:
             self.refresh()
         except ConfigError as error:
@@ -146,9 +161,11 @@ class ConfigurationRecord:
         """Write the next version, if `before` is still the current one.
 
         Raises:
-            BrokerUnavailable: Redis could not be reached; it may have been written.
+            BrokerUnavailable: Redis could not be reached; if it was lost just now, it may have been written.
             ConfigError: It was not written; the text says why.
         """
+        from redis.exceptions import ConnectionError as RedisConnectionError
+        from redis.exceptions import TimeoutError as RedisTimeoutError
         from redis.exceptions import WatchError
 
         if len(text) > _LIMIT_BYTES:
@@ -174,8 +191,13 @@ class ConfigurationRecord:
             pipeline.ltrim(HISTORY_KEY, 0, _KEPT_VERSIONS - 1)
             try:
                 pipeline.execute()
+            except (RedisConnectionError, RedisTimeoutError) as error:
+                raise BrokerUnavailable(
+                    f"Redis was lost while the configuration was written ({error}); `tarsy-tasks servers history` shows "
+                    "whether it was."
+                ) from error
             except WatchError:
-                raise _changed_meanwhile(None) from None
+                raise _changed_meanwhile(self._parse(client.hget(CONFIGURATION_KEY, "version"))) from None
         self._write_copy(text)
         return version
 
@@ -203,11 +225,19 @@ class ConfigurationRecord:
         if text is None:
             return None
         try:
-            return ConfigurationVersion.model_validate_json(text)
+            version = ConfigurationVersion.model_validate_json(text)
         except ValidationError:
+            version = None
+        if version is not None and version.v > _V:
             raise ConfigError(
-                "The configuration in Redis is damaged, or was written by another version of this package."
-            ) from None
+                "The configuration in Redis was written by a newer version of this package: update this one."
+            )
+        if version is None or version.digest != digest_text(version.text.encode()):
+            raise ConfigError(
+                f"The configuration in Redis is damaged. Delete the key {CONFIGURATION_KEY} as `admin`; then "
+                "`tarsy-tasks servers publish FILE` writes one, such as an earlier one of `servers export`."
+            )
+        return version
 
     def _read_copy(self) -> bytes | None:
         try:
@@ -232,8 +262,8 @@ class ConfigurationRecord:
 
     def _complain(self, text: str) -> None:
         """Once, until something else is wrong."""
-        if text != self._complained:
-            self._complained = text
+        if text != self.problem:
+            self.problem = text
             logger.error("%s", text)
 
 

@@ -29,19 +29,22 @@ class ServersRecord(ServersFile):
         record: Where it is.
         check: As of `ServersFile`.
         who: Who changes it.
+
+    Attributes:
+        record: The same.
     """
 
     def __init__(self, record: ConfigurationRecord, check: Callable[[Path], object], who: str) -> None:
         super().__init__(record.path, check)
         self.place = "the configuration in Redis"
-        self._record = record
+        self.record = record
         self._who = who
         self._before: ConfigurationVersion | None = None
 
     def publish(self, text: bytes, digest: str | None = None) -> str:
         """Replace the whole configuration. Arguments and errors as of `add`."""
         self._parse(text)
-        before = self._record.read()
+        before = self.record.read()
         if digest is not None and digest != (before.digest if before else None):
             raise self._build_changed_error(before.digest if before else "empty", digest)
         self._before = before
@@ -52,16 +55,21 @@ class ServersRecord(ServersFile):
         yield  # Redis compares when it is written
 
     def _read(self) -> bytes:
-        self._before = self._record.read()
+        self._before = self.record.read()
         if self._before is not None:
             return self._before.text.encode()
+        # It may have been lost: then workers, which still have theirs, would lose all other servers.
+        text = (
+            f"{self.place}: there is none, so nothing was written; `tarsy-tasks servers publish FILE` begins one, with "
+            f"`{EMPTY.decode().strip()}` if there are no servers yet"
+        )
         with suppress(OSError):
             if self.path.read_bytes() != EMPTY:
-                raise ConfigError(
+                text = (
                     f"{self.place} was lost, and nothing was written, since workers would lose all other servers; "
                     f"`tarsy-tasks servers publish {self.path}` restores what this machine knew last"
                 )
-        return EMPTY
+        raise ConfigError(text)
 
     def _replace(self, before: bytes, text: bytes) -> str:
         new = self.path.with_name(f".{self.path.stem}.{secrets.token_hex(4)}.json")
@@ -79,7 +87,7 @@ class ServersRecord(ServersFile):
         finally:
             with suppress(OSError):
                 new.unlink()
-        version = self._record.write(self._before, text, who=self._who, change=_describe(before, text))
+        version = self.record.write(self._before, text, who=self._who, change=_describe(before, text))
         return version.digest
 
 

@@ -8,18 +8,15 @@ import logging
 import signal
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from celery import bootsteps
 from kombu import Queue
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.config import find_config_path
-from tarsy_tasks.config.record import find_record
+from tarsy_tasks.config.record import ConfigurationRecord, find_record
 from tarsy_tasks.config.watch import FileWatch
 from tarsy_tasks.errors import ConfigError
-from tarsy_tasks.settings import load_settings
 from tarsy_tasks.worker.calls.interceptors import build_interceptors, has_approvals, has_cache
 from tarsy_tasks.worker.maskers import build_common_masker, build_record_masker
 from tarsy_tasks.worker.process.generation import Generation, load_generation
@@ -48,7 +45,8 @@ class ReloadStep(bootsteps.StartStopStep):
 
     def start(self, parent: Any) -> None:
         if self._reload is None:
-            self._reload = ConfigurationReload(parent.pool, parent.app.generation, parent.controller.takes)
+            app = parent.app
+            self._reload = ConfigurationReload(parent.pool, app.generation, app.watch, parent.controller.takes)
         reload = parent.configuration_reload = self._reload
         if callable(signal.getsignal(signal.SIGHUP)) and threading.current_thread() is threading.main_thread():
             # Celery's own handler starts the worker again. In a terminal it has none: there the signal ends the worker.
@@ -67,10 +65,11 @@ class ConfigurationReload:
 
     Args:
         generation: What it has started with.
+        watch: Of its files, from before they were read.
         takes: Whether it takes messages of a queue, by `-Q` and `-X`.
     """
 
-    def __init__(self, pool: TaskPool, generation: Generation, takes: Callable[[str], bool]) -> None:
+    def __init__(self, pool: TaskPool, generation: Generation, watch: FileWatch, takes: Callable[[str], bool]) -> None:
         self._pool = pool
         self._app = pool.app
         self._generation = generation
@@ -83,7 +82,7 @@ class ConfigurationReload:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._record = find_record()
-        self._watch = FileWatch(_find_files())
+        self._watch = watch
 
     def start(self, consumer: Any) -> None:
         """Begin to look, or go on after an outage of Redis."""
@@ -115,13 +114,19 @@ class ConfigurationReload:
         while not self._stopping.wait(_LOOK_S):
             try:
                 if self._record is not None:
-                    self._record.follow()
+                    self._follow(self._record)
                 has_changed = self._watch.has_changed()
                 if self._is_asked or has_changed:
                     self._is_asked = False
                     self._take()
             except Exception:
                 logger.exception("a changed configuration could not be taken")
+
+    def _follow(self, record: ConfigurationRecord) -> None:
+        before = record.problem
+        record.follow()
+        if record.problem != before:
+            self._say(record.problem)
 
     def _take(self) -> None:
         self._watch.begin()
@@ -141,7 +146,11 @@ class ConfigurationReload:
 
     def _refuse(self, error: ConfigError) -> None:
         logger.error("the changed configuration was not taken, and the one before it stays in use: %s", error)
-        text = self._pool.context.masker.mask(str(error))[:_SHOWN_CHARS]
+        self._say(str(error))
+
+    def _say(self, problem: str) -> None:
+        """Have health records say why the worker has not taken what is saved; empty: it has."""
+        text = self._pool.context.masker.mask(problem)[:_SHOWN_CHARS] or None
         self._pool.context.taken = self._generation.taken(self._pool.context.settings, text)
         self._report()
 
@@ -199,11 +208,6 @@ class ConfigurationReload:
         for name in map(keys.check_queue, connections.removed):
             if consumer.task_consumer.consuming_from(name):
                 consumer.cancel_task_queue(name)
-
-
-def _find_files() -> list[Path]:
-    named = load_settings().policy
-    return [find_config_path(), *([named] if named is not None else [])]
 
 
 def _version_of(generation: Generation) -> str:
