@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import JsonValue
 
-from tarsy_tasks.config import find_config_path
+from tarsy_tasks.config import find_config_path, load_config
 from tarsy_tasks.config.editing import ServersFile
 from tarsy_tasks.config.record import ConfigurationRecord, ConfigurationVersion, find_record
 from tarsy_tasks.config.record_editing import ServersRecord
@@ -44,7 +44,7 @@ class Operator:
 
     def __init__(self, path: Path | None = None, *, app: "Celery | None" = None, who: str | None = None) -> None:
         self._app = app
-        self._record: ConfigurationRecord | None = find_record() if path is None else None
+        self._record: ConfigurationRecord | None = find_record(load_config) if path is None else None
         if self._record is None:
             self._file = ServersFile(path or find_config_path(), load_policy)
         else:

@@ -60,6 +60,7 @@ def _patiently(findings: Iterable[Finding]) -> Iterator[Finding]:
 def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
     """The checks in their order, each with the exit code of an error in it."""
     from tarsy_tasks.broker.binding import decide_binding
+    from tarsy_tasks.config import load_config
     from tarsy_tasks.config.inheritance import Inheritance
     from tarsy_tasks.config.record import find_record
     from tarsy_tasks.doctor.broker import check_binding, check_broker, check_url, connect
@@ -104,7 +105,7 @@ def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
             try:
                 # As lists: Redis may fail in the middle.
                 yield FAILED, list(check_broker(redis, is_temporary=is_temporary))
-                if config is not None and (record := find_record()) is not None:
+                if config is not None and (record := find_record(load_config)) is not None:
                     yield FAILED, list(check_record(record, redis, url))
                 yield FAILED, list(check_deployment(redis, servers))
                 if policy is not None:

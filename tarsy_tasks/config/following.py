@@ -28,7 +28,7 @@ class FollowedConfig:
 
     def __init__(self) -> None:
         self._path = find_config_path()
-        self._record = find_record()
+        self._record = find_record(load_config)
         self._lock = threading.Lock()
         self._watch = FileWatch([self._path])
         self._config = load_config(self._path)

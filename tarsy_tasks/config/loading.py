@@ -207,7 +207,7 @@ def find_config_path() -> Path:
     from tarsy_tasks.config.record import find_record
     from tarsy_tasks.settings import load_settings
 
-    if (record := find_record()) is not None:
+    if (record := find_record(load_config)) is not None:
         record.refresh()
         return record.path
     if (configured := load_settings().mcp_config) is not None:

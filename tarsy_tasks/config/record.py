@@ -11,7 +11,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -75,14 +75,18 @@ class ConfigurationRecord:
     Args:
         url: Of the Redis, with the password.
         directory: Where its copy is kept.
+        check: Raises `ConfigError` for the path of a configuration that this process cannot read: an earlier one stays.
 
     Attributes:
         path: The copy.
         problem: Why the copy is not what Redis has, or Redis has none; empty while all is well.
     """
 
-    def __init__(self, url: str, directory: Path) -> None:
+    def __init__(self, url: str, directory: Path, check: Callable[[Path], object]) -> None:
         self._url = url
+        self._check = check
+        self._refused: bytes | None = None
+        """The digest of what Redis has, if this process cannot use it."""
         where = url.partition("://")[2].rpartition("@")[2]
         self.path = directory / f"configuration-{hashlib.sha256(where.encode()).hexdigest()[:8]}.json"
         self._next_look = 0.0
@@ -96,22 +100,28 @@ class ConfigurationRecord:
             ConfigError: It cannot be, and there is no copy yet.
         """
         copy = self._read_copy()
+        digest: bytes | None = None
         try:
             with self._connect() as client:
-                digest: bytes | None = client.hget(CONFIGURATION_KEY, "digest")
-                if digest is not None and copy is not None and digest.decode() == digest_text(copy):
-                    self.problem = ""
+                digest = client.hget(CONFIGURATION_KEY, "digest")
+                if copy is not None and digest is not None and digest in (digest_text(copy).encode(), self._refused):
+                    if digest != self._refused:
+                        self.problem = ""
                     return
                 version = self._parse(client.hget(CONFIGURATION_KEY, "version"))
+            if version is not None and version.text.encode() != copy:
+                self._write_copy(version.text.encode())
         except (BrokerUnavailable, ConfigError) as error:
             if copy is None:
                 raise ConfigError(f"{error} There is no copy of an earlier one in {self.path.parent} either.") from None
             self._complain(f"{error} The copy in {self.path} stays in use.")
-            self._next_look = time.monotonic() + _AWAY_S
+            if isinstance(error, BrokerUnavailable):
+                self._next_look = time.monotonic() + _AWAY_S
+            else:
+                self._refused = digest
             return
+        self._refused = None
         if version is not None:
-            if version.text.encode() != copy:
-                self._write_copy(version.text.encode())
             self.problem = ""
         elif copy is None:
             self._write_copy(EMPTY)
@@ -193,12 +203,13 @@ class ConfigurationRecord:
                 pipeline.execute()
             except (RedisConnectionError, RedisTimeoutError) as error:
                 raise BrokerUnavailable(
-                    f"Redis was lost while the configuration was written ({error}); `tarsy-tasks servers history` shows "
+                    f"Redis was lost while the configuration was written ({error}); `tarsy-tasks servers history` says "
                     "whether it was."
                 ) from error
             except WatchError:
                 raise _changed_meanwhile(self._parse(client.hget(CONFIGURATION_KEY, "version"))) from None
-        self._write_copy(text)
+        with suppress(ConfigError):  # the next look brings the copy up to date, or says why it cannot
+            self._write_copy(text)
         return version
 
     @contextmanager
@@ -246,12 +257,15 @@ class ConfigurationRecord:
             return None
 
     def _write_copy(self, text: bytes) -> None:
-        """Whole or not at all; other processes of this machine use it, too."""
+        """Whole and valid, or not at all; other processes of this machine use it, too."""
         written = self.path.with_name(f".{self.path.stem}.{secrets.token_hex(4)}.json")
         try:
             with open(written, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
                 file.write(text)
+            self._check(written)
             written.replace(self.path)
+        except ConfigError as error:
+            raise ConfigError(str(error).replace(str(written), "the configuration in Redis") + ".") from None
         except OSError as error:
             raise ConfigError(
                 f"{self.path}: the copy of the configuration cannot be written: {error.strerror}"
@@ -267,8 +281,11 @@ class ConfigurationRecord:
             logger.error("%s", text)
 
 
-def find_record() -> ConfigurationRecord | None:
+def find_record(check: Callable[[Path], object]) -> ConfigurationRecord | None:
     """The one that this process uses; None if its configuration is a file.
+
+    Args:
+        check: As of `ConfigurationRecord`.
 
     Raises:
         ConfigError: There is no directory for its copy.
@@ -276,7 +293,7 @@ def find_record() -> ConfigurationRecord | None:
     settings = load_settings()
     if settings.mcp_config != IN_REDIS:
         return None
-    return ConfigurationRecord(settings.redis_url.get_secret_value(), open_run_dir())
+    return ConfigurationRecord(settings.redis_url.get_secret_value(), open_run_dir(), check)
 
 
 def digest_text(text: bytes) -> str:

@@ -14,9 +14,9 @@ from typing import Any, cast
 
 from tarsy_tasks.config.editing import ServersFile
 from tarsy_tasks.config.loading import load_file
-from tarsy_tasks.config.problems import format_path
+from tarsy_tasks.config.problems import KeyPath, format_path
 from tarsy_tasks.config.record import EMPTY, ConfigurationRecord, ConfigurationVersion
-from tarsy_tasks.config.secret_places import find_written
+from tarsy_tasks.config.secret_places import contains_secret, find_written
 from tarsy_tasks.errors import ConfigError
 
 __all__ = ["ServersRecord"]
@@ -77,7 +77,7 @@ class ServersRecord(ServersFile):
             with open(new, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
                 file.write(text)
             self._check_new(new)
-            if written := [format_path(entry.locate(at)) for entry, at in _find_secrets(new)]:
+            if written := [*map(format_path, _find_secrets(new))]:
                 raise ConfigError(
                     f"{self.place}: every part of the deployment reads it, so it must not contain secrets: "
                     f"{', '.join(written)}. Nothing was written; use `${{NAME}}` or `${{file:/path}}` there"
@@ -91,10 +91,17 @@ class ServersRecord(ServersFile):
         return version.digest
 
 
-def _find_secrets(path: Path) -> Generator[tuple[Any, Any]]:
-    for entry, server in load_file(path).servers.values():
-        for at in find_written(server):
-            yield entry, at
+def _find_secrets(path: Path) -> Generator[KeyPath]:
+    file, found, servers = load_file(path)
+    for entry, server in servers.values():
+        yield from map(entry.locate, find_written(server))
+    # What has no meaning here is stored as well.
+    for unused in (*found.unused, *(each for entry in found.entries for each in entry.unused)):
+        value: Any = file.data
+        for key in unused.where:
+            value = value[key]
+        if contains_secret(str(unused.where[-1]), value):
+            yield unused.where
 
 
 def _describe(before: bytes, after: bytes) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tarsy_tasks.config import load_config
 from tarsy_tasks.config.record import ConfigurationRecord
 from tarsy_tasks.config.record_editing import ServersRecord
 from tarsy_tasks.policy import load_policy
@@ -86,4 +87,4 @@ class Deployment:
 def _build_record(redis_url: str, directory: Path) -> ServersRecord:
     copies = directory / "operator"
     copies.mkdir()
-    return ServersRecord(ConfigurationRecord(as_user(redis_url, "operator"), copies), load_policy, "ann")
+    return ServersRecord(ConfigurationRecord(as_user(redis_url, "operator"), copies, load_config), load_policy, "ann")

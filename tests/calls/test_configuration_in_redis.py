@@ -78,7 +78,7 @@ def test_a_wrong_entry_that_got_into_redis_is_refused(deployment: Operated) -> N
     text = json.dumps({"mcpServers": {**DESK, "bad": {"command": "x", "timeouts": {"call_s": "soon"}}}})
     record = deployment.record.record
     record.write(record.read(), text.encode(), who="a program", change="")
-    deployment.wait_for(lambda record: "call_s" in str(record.configuration_error))
+    deployment.wait_for(lambda record: "bad.timeouts.call_s" in str(record.configuration_error))
     assert servers_of_an_agent() == {*DESK}
 
 

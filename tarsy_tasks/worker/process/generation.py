@@ -44,16 +44,18 @@ class Generation:
         return TakenConfiguration(self.version, error, lists_to_all=is_for_all)
 
 
-def load_generation(before: Generation | None = None) -> Generation:
+def load_generation(before: Generation | None = None, path: Path | None = None) -> Generation:
     """What the files say now.
 
     Args:
         before: Its interceptors are kept, with what they remember, if the configuration names the same ones.
+        path: The file of the configuration; None: see `find_config_path`.
 
     Raises:
         ConfigError: A file is missing or wrong; one line for each problem.
     """
-    config, policy = load_config(find_config_path()), load_policy()
+    path = path or find_config_path()
+    config, policy = load_config(path), load_policy(path)
     is_same = before is not None and before.config.interceptors == config.interceptors
     interceptors = before.interceptors if before is not None and is_same else load_interceptors(config.interceptors)
     said = [config.model_dump(mode="json"), policy.version if policy is not None else None]

@@ -14,6 +14,7 @@ from celery import bootsteps
 from kombu import Queue
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.config import load_config
 from tarsy_tasks.config.record import ConfigurationRecord, find_record
 from tarsy_tasks.config.watch import FileWatch
 from tarsy_tasks.errors import ConfigError
@@ -81,7 +82,9 @@ class ConfigurationReload:
         self._is_asked = False
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._record = find_record()
+        self._record = find_record(load_config)
+        self._problem = ""
+        """Of the record, as it was last said."""
         self._watch = watch
 
     def start(self, consumer: Any) -> None:
@@ -123,15 +126,15 @@ class ConfigurationReload:
                 logger.exception("a changed configuration could not be taken")
 
     def _follow(self, record: ConfigurationRecord) -> None:
-        before = record.problem
         record.follow()
-        if record.problem != before:
-            self._say(record.problem)
+        if (problem := record.problem) != self._problem:
+            self._problem = problem
+            self._say(self._show(problem))
 
     def _take(self) -> None:
         self._watch.begin()
         try:
-            generation = load_generation(self._generation)
+            generation = load_generation(self._generation, self._record and self._record.path)
         except ConfigError as error:
             self._refuse(error)
             return
@@ -140,17 +143,19 @@ class ConfigurationReload:
         before, unfinished, self._unfinished = self._generation, self._unfinished, generation
         what = self._pool.loop.submit(self._apply(before, generation, unfinished)).result(_APPLY_S)
         self._generation, self._unfinished = generation, None
-        self._pool.context.taken = generation.taken(self._pool.context.settings)
+        self._pool.context.taken = generation.taken(self._pool.context.settings, self._show(self._problem))
         logger.info("configuration %s taken: %s", generation.version, what or "nothing is different for this worker")
         self._report()
 
     def _refuse(self, error: ConfigError) -> None:
         logger.error("the changed configuration was not taken, and the one before it stays in use: %s", error)
-        self._say(str(error))
+        self._say(self._show(str(error)))
 
-    def _say(self, problem: str) -> None:
-        """Have health records say why the worker has not taken what is saved; empty: it has."""
-        text = self._pool.context.masker.mask(problem)[:_SHOWN_CHARS] or None
+    def _show(self, problem: str) -> str | None:
+        return self._pool.context.masker.mask(problem)[:_SHOWN_CHARS] or None
+
+    def _say(self, text: str | None) -> None:
+        """Have health records say why the worker has not taken what is saved; None: it has."""
         self._pool.context.taken = self._generation.taken(self._pool.context.settings, text)
         self._report()
 
