@@ -220,7 +220,8 @@ class ConfigurationRecord:
         from redis.exceptions import TimeoutError as RedisTimeoutError
 
         try:
-            with Redis.from_url(self._url, socket_timeout=_SOCKET_S, socket_connect_timeout=_SOCKET_S) as client:
+            client: Any = Redis.from_url(self._url, socket_timeout=_SOCKET_S, socket_connect_timeout=_SOCKET_S)  # pyright: ignore[reportUnknownMemberType]
+            with client:
                 yield client
         except (RedisConnectionError, RedisTimeoutError, OSError) as error:
             raise BrokerUnavailable(f"Redis could not be reached for the configuration ({error}).") from error
