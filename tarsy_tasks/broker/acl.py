@@ -13,6 +13,7 @@ from functools import partial
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.principals import is_agent_name
+from tarsy_tasks.config.record import CONFIGURATION_KEY, HISTORY_KEY
 from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.interceptors import ANONYMOUS
@@ -229,6 +230,7 @@ _select_writing = partial(_select, access="%W")
 _READ_HEALTH_AND_TOOLS = _select_reading(
     ("get", "mget", "hget", "hmget", "hgetall", "zrange", "eval_ro"), _HEALTH_AND_TOOLS
 )
+_READ_CONFIGURATION = _select_reading(("hget",), [CONFIGURATION_KEY])
 
 
 def _agent(agent: AgentUser) -> list[str]:
@@ -264,6 +266,7 @@ def _agent(agent: AgentUser) -> list[str]:
         # To read its own large results. What agents without a user of their own have, all of them can read.
         _select_reading(("getrange",), [keys.large_result_key(own or ":*", "*")]),
         _READ_HEALTH_AND_TOOLS,
+        _READ_CONFIGURATION,
         # To record calls that no worker took.
         _select_writing(("xadd", "expire"), [keys.AGENT_AUDIT]),
     ]
@@ -276,6 +279,7 @@ def _worker(database: int) -> list[str]:
         _select(_RUN_SCRIPTS, [*_WORKERS_OWN, keys.AUDIT]),
         _select_writing(("xadd", "xdel", "expire"), [keys.AUDIT]),
         _select(_REPAIR_STREAM, [keys.AGENT_AUDIT, keys.REBUILT_AGENT_AUDIT]),
+        _READ_CONFIGURATION,
     ]
 
 
@@ -290,6 +294,7 @@ def _beat() -> list[str]:
         _select_writing(("set",), [keys.check_sent_key("*")]),
         _select_writing(("sadd",), _bindings([queue])),
         _READ_HEALTH_AND_TOOLS,
+        _READ_CONFIGURATION,
     ]
 
 
@@ -297,6 +302,7 @@ def _flower(database: int) -> list[str]:
     return [
         _allow(_COMMON),
         _READ_HEALTH_AND_TOOLS,
+        _READ_CONFIGURATION,
         _select_reading(("get", "mget", "hgetall", "hmget", "zrange", "zrangebyscore"), _NUMBERS),
         _select_reading(_READ_STREAMS, _STREAMS),
         _select_reading(("llen", "eval_ro"), [keys.queue("*")]),
@@ -335,6 +341,8 @@ def _operator(database: int) -> list[str]:
         ),
         _select_reading((*_READ_STREAMS, "type"), _STREAMS),
         _select_writing(("xadd", "expire"), [keys.AGENT_AUDIT]),
+        # Which servers there are, and so which programs workers run.
+        _select(("hget", "hset", "watch", "lpush", "ltrim", "lrange"), [CONFIGURATION_KEY, HISTORY_KEY]),
     ]
 
 
