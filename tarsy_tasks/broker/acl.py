@@ -77,6 +77,8 @@ _WORKERS_OWN = (
     keys.error_budget_key("*"),
     keys.cache_key("*"),
     keys.sign_in_key("*"),
+    keys.WATCHES,
+    keys.watch_key("*", "*"),
     keys.QUEUES,
     keys.LEASES,
     keys.DELAYED,
@@ -263,6 +265,8 @@ def _agent(agent: AgentUser) -> list[str]:
         # To follow its own calls while they run.
         _select(("subscribe",), channels=[keys.events_channel("*", own or ""), keys.SERVER_EVENTS]),
         _select_reading(("get", "mget"), [keys.call_state_key("*", own or "")]),
+        # To go on watching resources, and to end that: what it watches, workers have written.
+        _select_writing(("expire", "del"), [keys.watch_key(own or "", "*")]),
         # To read its own large results. What agents without a user of their own have, all of them can read.
         _select_reading(("getrange",), [keys.large_result_key(own or ":*", "*")]),
         _READ_HEALTH_AND_TOOLS,

@@ -51,6 +51,9 @@ PARKED = "tarsy:parked"
 """Sorted set of the parked calls, queue and tag with a line break between, by when they are woken in any case."""
 PARKED_STATE = "PARKED"
 """The state of their tasks, which is no state of Celery's own."""
+WATCHES = "tarsy:watches"
+"""Sorted set with a TTL of the watches of resources: server, bound agent and id, with colons between, by until when a
+worker holds them. Workers write it."""
 SWEEPS = "tarsy:sweeps"
 """Hash: when the last sweep was, and until when sweeps restore nothing."""
 DEAD_LETTERS = "tarsy:poisoned"
@@ -250,6 +253,12 @@ PAUSES = limit_key("pauses")
 """Sorted set with a TTL of the servers that asked to wait, by until when."""
 LIMIT_REPORT = limit_key("report")
 """The limits that workers keep to, a JSON string with a TTL."""
+
+
+def watch_key(agent: str, watch_id: str) -> str:
+    """The record of a watch of a resource, a hash with a TTL; workers write it, and its agent renews it. `agent` is the
+    bound agent, empty for all others."""
+    return f"tarsy:watch:{agent}:{watch_id}"
 
 
 def flight_key(place: str, field: str) -> str:

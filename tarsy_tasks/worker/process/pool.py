@@ -39,6 +39,7 @@ from tarsy_tasks.worker.calls.execution import CallRunner
 from tarsy_tasks.worker.calls.interceptors import build_interceptors, has_approvals, has_cache
 from tarsy_tasks.worker.calls.isolated_sessions import IsolatedSessions
 from tarsy_tasks.worker.calls.operations import build_operations
+from tarsy_tasks.worker.calls.resource_watches import ResourceWatches
 from tarsy_tasks.worker.calls.task_execution import TaskExecution
 from tarsy_tasks.worker.long_work import cancel_long_work
 from tarsy_tasks.worker.maskers import build_record_masker
@@ -89,6 +90,7 @@ class TaskPool(ThreadsTaskPool):
         self.commands: dict[str, tuple[str, Future[dict[str, Any]]]] = {}
         """The last command of an operator for each server, by name, and its outcome."""
         self._closed = False
+        self._watching: Future[None] | None = None
 
     @property
     def context(self) -> WorkerContext:
@@ -128,7 +130,9 @@ class TaskPool(ThreadsTaskPool):
         )
         self.isolated = IsolatedSessions(context, self._connect_run, self._consume_own)
         isolated = build(isolation=self.isolated)
-        self.runner = CallRunner(context, build(), build_operations(context), isolated)
+        changes = ResourceChanges(context.connections, context.in_flight.exchange)
+        self._watches = ResourceWatches(context, changes.dropped)
+        self.runner = CallRunner(context, build(), build_operations(context, self._watches), isolated)
         weights, limiting = weights_of(context.policy), self.build_fetch_limits()
         self.fetcher = QueueFetcher(partial(broker_pool, self.app), self._bulkhead, self._loop, weights, limiting)
         suspended = SuspendedQueues(context.connections, self._bulkhead, context.instance)
@@ -143,7 +147,6 @@ class TaskPool(ThreadsTaskPool):
 
         keeping = (context.audit, context.instance, servers, context.lease_s, tend)
         self._leases = LeaseKeeper(self.app, *keeping)
-        changes = ResourceChanges(context.connections, context.in_flight.exchange)
         context.connections.inform(self._bulkhead, suspended, pauses, changes, self._leases, self.isolated)
         grace_s = context.settings.shutdown_grace_s
         self.server_changes = ServerChanges(context.connections, self, self._connect, grace_s)
@@ -160,6 +163,7 @@ class TaskPool(ThreadsTaskPool):
             # Celery stops no pool that did not start.
             self._close_sessions()
             raise
+        self._watching = self._loop.submit(self._watches.run())
         self._leases.start()
         self._shutdown.start()
 
@@ -282,6 +286,9 @@ class TaskPool(ThreadsTaskPool):
         async def close(connection: ServerConnection) -> None:
             await connection.close()
 
+        if self._watching is not None:
+            self._watching.cancel()
+            wait_for([self._loop.submit(self._watches.close())], _ANSWER_S)
         closing = [self._loop.submit(close(connection)) for connection in self._context.connections.values()]
         closing += [self._loop.submit(each.close()) for each in (self.server_changes, self.isolated)]
         wait_for(closing, _CLOSE_S)

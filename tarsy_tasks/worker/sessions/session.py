@@ -8,12 +8,13 @@ is decided in `connection`; `list_changes` notices when the list of tools has ch
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from importlib.metadata import version
 from typing import Any, Literal, TypeVar, cast
 
 from mcp import Client, MCPError
+from mcp.client.subscriptions import Subscription
 from mcp.shared.dispatcher import Dispatcher
 from mcp_types import LOG_LEVEL_META_KEY, CallToolResult, Implementation
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
@@ -244,6 +245,11 @@ class Session:
                 return await self._counted(send(self._client), timeout_s)
         except TimeoutError:
             raise MCPError(REQUEST_TIMEOUT, f"it took longer than {timeout_s:.3g} s") from None
+
+    def listen_for(self, uris: Sequence[str]) -> AbstractAsyncContextManager[Subscription]:
+        """A stream of changes of these resources, of which the message handler hears, too; only in the 2026 era."""
+        assert self._client is not None
+        return self._client.listen(resource_subscriptions=uris)
 
     async def _counted(self, sending: Awaitable[T], timeout_s: float) -> T:
         """Await an answer while what is sent counts as running."""
