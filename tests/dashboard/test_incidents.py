@@ -110,6 +110,16 @@ def test_tool_errors_and_failures_have_a_number_and_colour_each(flower: Flower, 
     assert page.locator("svg.mcp-chart .failed").count() == 0
 
 
+def test_no_p95_is_above_the_slowest_call(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp")
+    for name in ("desk", "k8s", "large"):
+        server = json.loads(page.request.get(f"{flower.url}/mcp/api/servers/{name}").text())
+        measured = [each for each in (server, *server["tools"]) if each["p95_s"] is not None]
+        assert len(measured) > 4
+        assert [each for each in measured if not each["p50_s"] <= each["p95_s"] <= each["slowest_s"]] == []
+        assert max(each["p95_s"] or 0 for each in server["minutes"]) <= server["slowest_s"]
+
+
 def test_a_server_shows_codes_cause_command_and_remedy(flower: Flower, open_page: OpenPage) -> None:
     page = open_page(f"{flower.url}/mcp/servers/k8s")
     why = page.locator(".alert-danger").inner_text()
