@@ -176,7 +176,7 @@ def measure(options: argparse.Namespace, report: Report, flower: ServiceProcess,
             page.reload()
             loaded.append(page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd"))
     report.add_list(
-        f"the servers in Chromium: loaded after {statistics.median(loaded):.0f} ms, the longest time {max(loaded):.0f} ms"
+        f"the servers in Chromium: loaded after {statistics.median(loaded):.0f} ms, at most {max(loaded):.0f} ms"
     )
     idle = cpu_percent(flower.pid, options.seconds, sleep_until)
     kept = [f"Flower itself: {idle:.2f} % of a core"]
