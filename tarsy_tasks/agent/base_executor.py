@@ -87,9 +87,13 @@ class BaseExecutor:
         self._events = ServerEventFeed(find_app, selection, timeout_s)
         self._statuses = ServerStatuses(find_app, selection, self._adviser, timeout_s, self.native_tools)
 
-    def own_tools(self) -> list[ToolDefinition]:
-        """The tools of this package itself that `list_tools` lists now: `tarsy.read_result`, if it is offered."""
-        offers = self._dispatcher.reader.has_cut if self._offers_reading is None else self._offers_reading
+    def own_tools(self, *, later: bool = False) -> list[ToolDefinition]:
+        """The tools of this package itself that `list_tools` lists now: `tarsy.read_result`, if it is offered.
+
+        Args:
+            later: Also those that it lists later, once a result was cut.
+        """
+        offers = later or self._dispatcher.reader.has_cut if self._offers_reading is None else self._offers_reading
         return [READ_RESULT_TOOL] if offers and self._selection.is_own(READ_RESULT_TOOL.server) else []
 
     def _local_tools(self) -> list[ToolDefinition]:
