@@ -232,6 +232,7 @@ WAKE = (
         blocked_s=60,
         kept_s=KEPT_S,
         worker_mark=keys.WORKER_MARK,
+        polled_prefix=keys.polled_key(""),
     )
     + f"\n{ENTRIES}\n{ANNOUNCE}"
     + r"""
@@ -240,7 +241,11 @@ WAKE = (
         local entry = tag and redis.call('HGET', unacked, tag)
         if entry then
             local record = parked_prefix .. tag
-            local given_s, holder = unpack(redis.call('HMGET', record, 'allowance_s', 'holder'))
+            local given_s, holder, task = unpack(redis.call('HMGET', record, 'allowance_s', 'holder', 'task'))
+            if task then
+                local server = string.match(home, '^' .. queue_prefix .. '([^:]*)')
+                if server then redis.call('ZREM', polled_prefix .. server, place) end
+            end
             local allowance_s = tonumber(given_s or '') or 0
             local queue, garbage_at, message = split_entry(entry)
             local list = named_queue(queue, home)

@@ -120,7 +120,6 @@ async def keep(
 
 _TAKE = (
     constants(
-        polled_prefix=keys.polled_key(""),
         cancelled_prefix=keys.cancelled_key(""),
         searched=_SEARCHED,
         quiet=fleet.QUIET,
@@ -246,7 +245,6 @@ async def take_revoked(
 @script(
     NOW,
     WAKE,
-    constants(polled_prefix=keys.polled_key("")),
     r"""
     for _, each in ipairs(asked) do
         local server, place, verdict, wait_s, message = unpack(each)
@@ -254,7 +252,6 @@ async def take_revoked(
         if not redis.call('ZSCORE', parked, place) then redis.call('ZREM', polled, place)
         elseif verdict ~= '' then
             redis.call('HSETNX', record, 'decision', verdict)
-            redis.call('ZREM', polled, place)
             wake(place)
         else
             redis.call('ZADD', polled, 'XX', now + wait_s, place)

@@ -29,7 +29,8 @@ class Task:
     Attributes:
         said: What `tasks/get` answers besides the id, beginning with the status.
         script: What it answers first, one after the other.
-        gets: How often it was asked for.
+        gets: How often it was asked for; `done_gets`, of a task that is held: since it is done.
+        held: The call that fetches its result gets it when this is set.
     """
 
     id: str
@@ -38,6 +39,8 @@ class Task:
     script: list[Any] = field(default_factory=list[Any])
     gets: int = 0
     cancels: int = 0
+    done_gets: int = 0
+    held: threading.Event | None = None
 
     def complete(self, text: str = "", **more: Any) -> None:
         result = {"content": [{"type": "text", "text": text or self.key}], "resultType": "complete", **more}
@@ -50,7 +53,8 @@ class TasksServer(PlainServer):
     created: What it answers a call with besides, or instead of, what it should, by the key of the call.
     task_ids: Which id a task gets, by the key of its call.
     names: The `Mcp-Name` headers of requests about tasks.
-    is_down: It refuses every request.
+    is_down: It refuses every request; `refused` counts them.
+    is_forgetful: It knows no task any more.
     """
 
     def __init__(self, port: int = 0) -> None:
@@ -64,7 +68,16 @@ class TasksServer(PlainServer):
         self.principals: defaultdict[str, list[str]] = defaultdict(list)
         self.lock = threading.Lock()
         self.is_down = False
+        self.refused = 0
         self.is_forgetful = False
+
+    def wait_if_held(self, task_id: str) -> None:
+        """Keep the answer to whoever asks for a task that is held, after the first time that it was done."""
+        task = self.tasks.get(task_id)
+        if task is not None and task.held is not None and task.said["status"] == "completed":
+            task.done_gets += 1
+            if task.done_gets == 2:  # the poller was first, and this is the call
+                task.held.wait()
 
     def task_of(self, key: str) -> Task | None:
         """The task of the call with that key, once there is one."""
@@ -79,10 +92,13 @@ class _Handler(PlainHandler):
         if "id" not in request:
             self.reply(202)
         elif self.server.is_down:
+            self.server.refused += 1
             self.reply(502, b"bad gateway")
         else:
             with self.server.lock:
                 answer = self.answer(request["method"], request.get("params", {}))
+            if request["method"] == "tasks/get":
+                self.server.wait_if_held(request["params"]["taskId"])
             self.reply_json({"id": request["id"], **answer})
 
     def do_GET(self) -> None:

@@ -139,7 +139,7 @@ class _TaskAnswer:
 
     def _time_out(self) -> NoReturn:
         call, parked = self._call, self._parked
-        raise timeout_error(call.server, call.tool, max(0.0, parked.until - parked.sent_at))
+        raise timeout_error(call.server, call.tool, max(0.0, round(parked.until - parked.sent_at, 1)))
 
     async def _cancel(self, session: Session) -> None:
         with suppress(MCPError, ValidationError):
