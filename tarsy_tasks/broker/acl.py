@@ -84,6 +84,8 @@ _WORKERS_OWN = (
     keys.DELAYED,
     keys.PARKED,
     keys.parked_key("*"),
+    keys.polled_key("*"),
+    f"{keys.SERVER_TASKS}*",
     keys.SWEEPS,
     keys.DEAD_LETTERS,
     keys.dead_letter_key("*"),

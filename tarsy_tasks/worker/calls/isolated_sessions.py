@@ -170,7 +170,8 @@ class IsolatedSessions:
         is_held = held is not None and not held.connection.is_lost
         is_full = held is None and self._is_full(call.server, limits.max_per_worker)
         # Before others can send anything there.
-        is_full = not self._prepare_queue(call) or is_full
+        home = keys.call_queue(call.server, keys.agent_of_queue(call.queue) or None)
+        is_full = not self.consume_own(home) or is_full
         claim = await self._directory.claim(
             call.server,
             key,
@@ -201,8 +202,8 @@ class IsolatedSessions:
     def _is_full(self, server: str, most: int) -> bool:
         return self._is_closed or len([1 for each in self._held.values() if each.server == server]) >= most
 
-    def _prepare_queue(self, call: RunningCall) -> bool:
-        home = keys.call_queue(call.server, keys.agent_of_queue(call.queue) or None)
+    def consume_own(self, home: str) -> bool:
+        """Take messages also from the queue of this worker beside that one; whether it can."""
         queue = keys.affinity_queue(home, self._context.instance)
         if queue not in self._queues:
             # With a colon in the name of the worker, nothing could be taken back from the queue.

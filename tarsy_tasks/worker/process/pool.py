@@ -57,6 +57,7 @@ from tarsy_tasks.worker.process.shared_pauses import SharedPauses
 from tarsy_tasks.worker.process.shutdown import ShutdownWatch
 from tarsy_tasks.worker.process.suspended_queues import SuspendedQueues
 from tarsy_tasks.worker.process.task_events import send_unsent
+from tarsy_tasks.worker.process.task_poller import TaskPoller
 from tarsy_tasks.worker.reporting.audit_writer import Audit
 from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tarsy_tasks.worker.reporting.server_lines import ServerLines
@@ -86,6 +87,7 @@ class TaskPool(ThreadsTaskPool):
         self._pids = itertools.count(_FIRST_PID)
         self._executions: dict[int, TaskExecution | PlainCall] = {}
         self._loop = SessionLoop()
+        self._polling: Future[None] = Future()
         self._bulkhead = Bulkhead()
         self.commands: dict[str, tuple[str, Future[dict[str, Any]]]] = {}
         """The last command of an operator for each server, by name, and its outcome."""
@@ -129,6 +131,7 @@ class TaskPool(ThreadsTaskPool):
             build_interceptors, context, users, is_cached=has_cache(config), has_approvals=has_approvals(config)
         )
         self.isolated = IsolatedSessions(context, self._connect_run, self._consume_own)
+        context.consume_own = self.isolated.consume_own
         isolated = build(isolation=self.isolated)
         changes = ResourceChanges(context.connections, context.in_flight.exchange)
         self._watches = ResourceWatches(context, changes.dropped)
@@ -165,6 +168,7 @@ class TaskPool(ThreadsTaskPool):
             raise
         self._watching = self._loop.submit(self._watches.run())
         self._leases.start()
+        self._polling = self._loop.submit(TaskPoller(context).run())
         self._shutdown.start()
 
     def build_fetch_limits(self) -> str:
@@ -282,6 +286,7 @@ class TaskPool(ThreadsTaskPool):
         if self._closed:
             return  # Celery stops a pool twice after SIGQUIT
         self._closed = True
+        self._polling.cancel()
 
         async def close(connection: ServerConnection) -> None:
             await connection.close()

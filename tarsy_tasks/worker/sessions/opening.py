@@ -73,6 +73,7 @@ class SessionContext:
         new_suspension: For each server, how long it may cost too much.
         agent_secrets: The directory with the credentials of agents.
         sign_ins: The tokens of persons who have signed in to servers; None: there is no Redis to read them from.
+        takes_tasks: A call may be answered with a task, for the result of which the server is asked later.
     """
 
     inheritance: Inheritance = field(default_factory=Inheritance)
@@ -81,6 +82,7 @@ class SessionContext:
     new_suspension: Callable[[], Suspension] = Suspension
     agent_secrets: Path | None = None
     sign_ins: SignInTokens | None = None
+    takes_tasks: bool = True
 
 
 class SessionOpener:
@@ -133,6 +135,7 @@ class SessionOpener:
         )
         self.errors = ConnectionErrors(server, masker, self._output, lambda: self._transport.address)
         self._connect_s = server.timeouts.connect_s
+        self._takes_tasks = context.takes_tasks and server.keeps_tasks
         self._mode: Mode = "auto"
         self._left_out: Mapping[str, str] = {}
 
@@ -231,7 +234,8 @@ class SessionOpener:
 
     def _new_session(self, mode: Mode) -> Session:
         heard = self._on_tools, self._on_resources, self._note_left_out
-        return Session(self._server, self._transport, mode, *heard, self._masker, self._long_work)
+        about = *heard, self._masker, self._long_work
+        return Session(self._server, self._transport, mode, *about, takes_tasks=self._takes_tasks)
 
     def _note_left_out(self, tools: Mapping[str, str]) -> None:
         """The server listed tools that are not valid; logged when they change."""
