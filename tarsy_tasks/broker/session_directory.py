@@ -17,9 +17,11 @@ from typing import NamedTuple
 from tarsy_tasks.broker import fleet, keys
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.deliveries import as_text
+from tarsy_tasks.broker.entries import ANNOUNCE, ENTRIES
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.script import NOW, Key, Table, constants, script
-from tarsy_tasks.broker.steps import ANNOUNCE, ENTRIES, KEYS, step
+from tarsy_tasks.broker.steps import KEYS, step
+from tarsy_tasks.broker.task_headers import LONGEST_NAME
 
 __all__ = ["Bounds", "Claim", "ClaimState", "SessionDirectory", "forward", "session_key_of", "take_back"]
 
@@ -195,7 +197,7 @@ def _confirm(*, index: Key, members: Table) -> None: ...
     r"""
     if redis.call('HGET', session, 'holder') ~= holder then return 0 end
     if redis.call('ZREM', leases, home .. '\n' .. tag) == 0 then return 1 end
-    local in_flight = redis.call('HGET', unacked, tag)
+    local in_flight = entry_of(tag, home)
     local queue, garbage_at, message = split_entry(in_flight or '')
     if not message then return 1 end
     local list = target .. string.sub(named_queue(queue, home), #home + 1)
@@ -223,7 +225,7 @@ def _forward(*, session: Key, target_waiting: Key, tag: str, home: str, holder: 
     constants(
         most_queues=1000,
         most_messages=500,
-        worker_mark=keys.WORKER_MARK,
+        longest_name=LONGEST_NAME,
         waiting_prefix=keys.waiting_key(""),
     ),
     r"""
@@ -231,7 +233,7 @@ def _forward(*, session: Key, target_waiting: Key, tag: str, home: str, holder: 
     local function move(queue, home)
         local place = waiting_prefix .. queue
         for _, tag in ipairs(redis.call('ZRANGE', place, 0, most_messages - 1)) do
-            local in_flight = redis.call('HGET', unacked, tag)
+            local in_flight = entry_of(tag, home)
             local name, garbage_at, message = split_entry(in_flight or '')
             redis.call('ZREM', place, tag)
             if message then
@@ -248,7 +250,10 @@ def _forward(*, session: Key, target_waiting: Key, tag: str, home: str, holder: 
         end
     end
     for _, queue in ipairs(redis.call('ZRANGE', queues, 0, most_queues - 1)) do
-        local home, instance = string.match(queue, '^([^\n]-)' .. worker_mark .. '([^\n:]+)$')
+        local home, instance
+        if #queue <= longest_name then
+            home, instance = string.match(queue, '^([^\n]-)' .. worker_mark .. '([^\n:]+)$')
+        end
         if home and (instance == leaving or not is_alive(instance, lease_s)) then move(queue, home) end
     end
     return moved
