@@ -239,8 +239,8 @@ result_key = _prefixed("celery-task-meta-")
 
 
 session_key = _prefixed("tarsy:session:")
-"""Who holds an isolated session, by server and a digest of the run, with a colon between: a hash with a TTL. Workers
-write it."""
+"""Who holds an isolated session, by server and a digest of principal and run, with a colon between: a hash with a TTL.
+Workers write it."""
 sessions_key = _prefixed("tarsy:sessions:")
 """Sorted set with a TTL of the isolated sessions of a server, `session_key` and principal with a line break between, by
 when their workers last confirmed them. Workers write it."""

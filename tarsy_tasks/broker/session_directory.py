@@ -8,6 +8,7 @@ A call that another worker has to run is moved into the affinity queue of that w
 nothing is lost. What waits there when its worker is gone goes back to where it came from.
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable
 from enum import StrEnum
@@ -45,8 +46,6 @@ class ClaimState(StrEnum):
     """It is gone, which this call is to be told."""
     FULL = "full"
     """There is none, and no more may be opened."""
-    FOREIGN = "foreign"
-    """It is that of another agent."""
     NONE = "none"
     """There is none, and none was asked for."""
 
@@ -126,7 +125,6 @@ class Bounds(NamedTuple):
         return {'claimed', '', ''}
     end
     if not owner then return opens and claim() or {'none', '', ''} end
-    if owner ~= principal then return {'foreign', '', ''} end
     if current == holder and is_held then
         redis.call('EXPIRE', session, kept_s + idle_s)
         return {'held', '', ''}
@@ -263,9 +261,10 @@ def _forward(*, session: Key, target_waiting: Key, tag: str, home: str, holder: 
 def _take_back(*, leaving: str, lease_s: float) -> list[bytes]: ...
 
 
-def session_key_of(server: str, run: str) -> str:
-    """The key of an isolated session; a run is any text of an agent."""
-    return keys.session_key(f"{server}:{sha256(run.encode(errors='surrogatepass')).hexdigest()[:_DIGEST_CHARS]}")
+def session_key_of(server: str, principal: str, run: str) -> str:
+    """The key of an isolated session. A run is any text of an agent, and each agent has runs of its own: nobody can be
+    in the way of another one by guessing its name."""
+    return keys.session_key(f"{server}:{sha256(json.dumps([principal, run]).encode()).hexdigest()[:_DIGEST_CHARS]}")
 
 
 def forward(exchange: RedisExchange, tag: str, queue: str, session: str, holder: str) -> bool:
