@@ -262,8 +262,9 @@ def _agent(agent: AgentUser) -> list[str]:
         _select_writing(("sadd",), _bindings(names)),
         _select(("set", "get", "del", "expire"), [_GROUPS]),
         # To get answers: with the id of a task comes the right to its result. No patterns, so no agent gets them all.
+        # What is announced for a whole process is heard by its own user only.
         _select_reading(("get", "mget"), [keys.result_key("*")]),
-        _select(("subscribe",), channels=[keys.result_key("*"), keys.reply_channel("*")]),
+        _select(("subscribe",), channels=[keys.result_key("*"), keys.reply_channel("*", own or "")]),
         # To follow its own calls while they run.
         _select(("subscribe",), channels=[keys.events_channel("*", own or ""), keys.SERVER_EVENTS]),
         _select_reading(("get", "mget"), [keys.call_state_key("*", own or "")]),
@@ -360,7 +361,7 @@ def _channels(database: int) -> list[str]:
     """Answers, remote control, events. Redis compares the text of a pattern to which a client subscribes."""
     return [
         keys.result_key("*"),
-        keys.reply_channel("*"),
+        f"{keys.REPLIES}*",
         f"{keys.EVENTS}*",
         keys.SERVER_EVENTS,
         *_broadcasts(database),

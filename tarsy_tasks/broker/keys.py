@@ -164,11 +164,12 @@ def minute_key(minute: int | str) -> str:
     return f"tarsy:minute:{minute}"
 
 
-def reply_channel(task_id: str) -> str:
-    """Where answers are announced, of all tasks of one process: their ids begin alike. A client that does not know such
-    an id cannot listen.
+def reply_channel(task_id: str, agent: str) -> str:
+    """Where answers are announced, of all tasks of one process: their ids begin alike. A bound agent has channels of
+    its own, to which no other one can listen; `agent` is empty for all others, and one that does not know such an id
+    cannot listen.
     """
-    return f"{REPLIES}{task_id[:TASK_ID_PREFIX_LENGTH]}"
+    return f"{REPLIES}{agent}:{task_id[:TASK_ID_PREFIX_LENGTH]}"
 
 
 def events_channel(task_id: str, agent: str) -> str:
@@ -247,8 +248,8 @@ result_key = _prefixed("celery-task-meta-")
 
 
 session_key = _prefixed("tarsy:session:")
-"""Who holds an isolated session, by server and a digest of the run, with a colon between: a hash with a TTL. Workers
-write it."""
+"""Who holds an isolated session, by server and a digest of principal and run, with a colon between: a hash with a TTL.
+Workers write it."""
 sessions_key = _prefixed("tarsy:sessions:")
 """Sorted set with a TTL of the isolated sessions of a server, `session_key` and principal with a line break between, by
 when their workers last confirmed them. Workers write it."""

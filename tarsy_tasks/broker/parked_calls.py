@@ -33,6 +33,7 @@ any case. `tarsy:parked:<id>` is the call's record, a hash with a TTL; workers a
 | `allowance_s`, `resumed_at` | how long it may take once it is woken, and when that was |
 
 The field `parked` of the call's marker says the same to agents, who may read markers: so a call is withdrawn as ever.
+Woken, it has `resumed`: such a marker outlives the record, so that no agent has a decision count a second time.
 While it is parked, its result is Celery's usual text with the state `PARKED`, which is not one of Celery's states of
 tasks that are done; `ParkedCall` is what agents read there, and it is published as an answer is.
 
@@ -48,10 +49,11 @@ from enum import StrEnum
 from typing import Any
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.entries import ANNOUNCE, ENTRIES, MARKER_TTL_S
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.parked_views import TASK, ParkedCallView, load, load_waiting
 from tarsy_tasks.broker.script import NOW, Table, constants, script
-from tarsy_tasks.broker.steps import ANNOUNCE, ENTRIES, KEYS, MARKER_TTL_S
+from tarsy_tasks.broker.steps import KEYS
 
 __all__ = [
     "KEPT_S",
@@ -215,7 +217,7 @@ class Parking:
                 ends_at=self.until,
                 record=self.record,
                 state=self.state,
-                channel=keys.reply_channel(tag),
+                channel=keys.reply_channel(tag, keys.agent_of_queue(home)),
                 polled=self.polled,
                 poll_s=self.poll_s,
             )
@@ -238,7 +240,7 @@ WAKE = (
     + r"""
     local function wake(place)
         local home, tag = string.match(place, '^([^\n]*)\n(.*)$')
-        local entry = tag and redis.call('HGET', unacked, tag)
+        local entry = tag and entry_of(tag, home)
         if entry then
             local record = parked_prefix .. tag
             local given_s, holder, task = unpack(redis.call('HMGET', record, 'allowance_s', 'holder', 'task'))
@@ -273,6 +275,7 @@ WAKE = (
                 redis.call('EXPIRE', record, math.ceil(allowance_s) + kept_s)
             end
             redis.call('HDEL', marker_prefix .. tag, 'parked')
+            redis.call('HSET', marker_prefix .. tag, 'resumed', 1)
             redis.call('DEL', result_prefix .. tag)
         end
         redis.call('ZREM', parked, place)

@@ -2,8 +2,8 @@
 
 Owns which calls need it (`approval` of their server), the question that people see, and what each decision means. What
 was approved is what is sent: a decision is about the digest of server, tool and arguments, as the MCP server gets them,
-and it counts for one call. The call waits parked (`parking`); people decide with `tarsy-tasks inbox`. None of this is
-part of a call where no server has `approval`.
+and of the principal; and it counts for one call. The call waits parked (`parking`); people decide with
+`tarsy-tasks inbox`. None of this is part of a call where no server has `approval`.
 """
 
 from math import inf
@@ -91,7 +91,7 @@ class ApprovedArguments:
 
 
 async def _digest_of(call: RunningCall) -> str:
-    asked = [call.server, call.tool, call.arguments]
+    asked = [call.server, call.tool, call.arguments, call.principal]
     if is_large(call.arguments):
         canonical = await call.connection.long_work.run(build_canonical, asked, allowed_s=inf)
     else:
@@ -110,7 +110,7 @@ def _rejected(call: RunningCall, code: ErrorCode, what: str, remedy: str) -> Cal
 
 
 def _changed(call: RunningCall) -> CallError:
-    what = "was approved with other arguments than those that would be sent"
+    what = "was approved with other arguments than those that would be sent, or for another agent"
     return _rejected(call, ErrorCode.APPROVAL_REQUIRED, what, "Call it again, for another approval.")
 
 
