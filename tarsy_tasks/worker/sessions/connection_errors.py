@@ -9,7 +9,7 @@ from collections.abc import Callable
 from mcp import MCPError
 
 from tarsy_tasks.config import OAuthSignIn, ServerConfig
-from tarsy_tasks.errors import CallError, ConfigError, NoSessionError
+from tarsy_tasks.errors import CallError, ConfigError, NoCredentialError, NoSessionError
 from tarsy_tasks.masking.masked_text import MaskedText
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.maskers import Masker, build_value_masker
@@ -17,7 +17,6 @@ from tarsy_tasks.worker.sessions.backoff import FailedAttempt
 from tarsy_tasks.worker.sessions.call_errors import describe_error
 from tarsy_tasks.worker.sessions.listing import ListingError
 from tarsy_tasks.worker.sessions.recovery import Action, Executed, classify_error, data_of
-from tarsy_tasks.worker.transport.agent_secrets import NoCredentialError
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 
 __all__ = ["ConnectionErrors", "removed_error"]
