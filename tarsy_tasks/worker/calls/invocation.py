@@ -205,9 +205,16 @@ class Invocation:
                 raise lost_error(
                     *self._names, describe_error(failure.error, self._connection.masker), again=True
                 ) from failure.error
-            ending = self._connection.errors.describe_end(failure.end_reason)
+            errors = self._connection.errors
+            ending, sign_in = errors.describe_end(failure.end_reason), errors.find_sign_in(failure.error)
             raise call_error(
-                failure.error, failure.recovery, *self._names, failure.timeout_s, ending, self._connection.masker
+                failure.error,
+                failure.recovery,
+                *self._names,
+                failure.timeout_s,
+                ending,
+                self._connection.masker,
+                sign_in,
             ) from failure.error
         except CallError as failure:
             if self._lost_attempts:

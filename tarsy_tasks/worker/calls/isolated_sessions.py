@@ -245,12 +245,17 @@ class IsolatedSessions:
 
         held.timer = asyncio.get_running_loop().call_later(after_s, look)
 
-    async def mark_open(self, held: HeldSession) -> None:
-        """From now on the session has a state."""
-        if held.connection.has_state:
-            with suppress(RedisError, OSError):  # then it is not known to be lost, if this worker is
-                await self._directory.mark_open(held.key)
-                held.is_marked = True
+    async def mark_open(self, held: HeldSession) -> Requeued | None:
+        """From now on the session has a state. Returns how the call ends here if nobody would know when it is lost:
+        this worker has given it up meanwhile, because it stops, or cannot write that down."""
+        if not held.connection.has_state:
+            return None
+        try:
+            held.is_marked = await self._directory.mark_open(held.key)
+        except (RedisError, OSError) as error:
+            logger.warning("Redis cannot be told of an isolated session: %s", error)
+            return Requeued("Redis is unavailable", _WAIT_S)
+        return None if held.is_marked else Requeued("its session was given up before it was used", 0)
 
     async def leave(self, call: RunningCall) -> Requeued | None:
         """An executor needs its session no longer: it is closed when none does. Returns how the call ends here if

@@ -68,6 +68,7 @@ from tarsy_tasks.worker.sessions.isolated import IsolatedConnection
 from tarsy_tasks.worker.sessions.opening import SessionContext
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 from tarsy_tasks.worker.sessions.sign_ins import build_sign_ins
+from tarsy_tasks.worker.transport.provided_credentials import build_credential_source
 
 __all__ = ["TaskPool"]
 
@@ -209,7 +210,7 @@ class TaskPool(ThreadsTaskPool):
             broker = AsyncRedisExchange(partial(broker_pool, app), is_eager=True)
         sign_ins = build_sign_ins(settings, broker)
         sessions = self._sessions = SessionContext(
-            self.inheritance, agent_secrets=settings.agent_secrets, sign_ins=sign_ins
+            self.inheritance, credentials=build_credential_source(settings), sign_ins=sign_ins
         )
         connections = Connections(map(self._connect, (configured[name] for name in servers)))
         # Of all servers: any worker may find a call that its own worker left behind.
