@@ -5,6 +5,7 @@ authorization server (RFC 8414, OpenID) must name the issuer that was asked for,
 is not encrypted.
 """
 
+from importlib.metadata import version
 from typing import NamedTuple
 
 import httpx2
@@ -16,14 +17,24 @@ from mcp.client.auth.utils import (
     issuers_match,
 )
 from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_server_url
-from mcp_types import LATEST_PROTOCOL_VERSION
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    LATEST_PROTOCOL_VERSION,
+    PROTOCOL_VERSION_META_KEY,
+)
 from pydantic import BaseModel, Field, ValidationError
 
 from tarsy_tasks.oauth.endpoint import CredentialsError, Endpoint, Exchange, is_safe, shown_address
 
 __all__ = ["AuthorizationServer", "Resource", "ask_server", "load_authorization_server"]
 
-_PROBE: dict[str, object] = {"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {}}
+_META = {
+    PROTOCOL_VERSION_META_KEY: LATEST_PROTOCOL_VERSION,
+    CLIENT_INFO_META_KEY: {"name": "tarsy-tasks", "version": version("tarsy-tasks")},
+    CLIENT_CAPABILITIES_META_KEY: {},
+}
+_PROBE = {"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {"_meta": _META}}
 _PROBE_HEADERS = {
     "Accept": "application/json, text/event-stream",
     "MCP-Protocol-Version": LATEST_PROTOCOL_VERSION,

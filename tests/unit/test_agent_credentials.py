@@ -60,7 +60,7 @@ def test_what_is_missing_is_named(directory: Path) -> None:
         read(directory, "nobody")
     with pytest.raises(NoCredentialError, match="sre/OTHER does not exist"):
         read(directory, "sre", "TOKEN", "OTHER")
-    with pytest.raises(ConfigError, match="TARSY_AGENT_SECRETS is not set"):
+    with pytest.raises(ConfigError, match="neither TARSY_AGENT_SECRETS nor TARSY_CREDENTIAL_PROVIDER is set"):
         read(None, "sre")
     with pytest.raises(ConfigError, match="No such file"):
         read(directory / "none", "sre")
