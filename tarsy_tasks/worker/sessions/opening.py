@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_before_delay
 
