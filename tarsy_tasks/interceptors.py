@@ -16,7 +16,7 @@ It is installed by an entry point in the group `tarsy_tasks.interceptors` and li
 (docs/interceptors.md). This module imports nothing of the worker.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Literal, Protocol, TypeVar
@@ -24,6 +24,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from tarsy_tasks.errors import CallRefused
 from tarsy_tasks.models import CallInfo, ToolDefinition, ToolResult
 from tarsy_tasks.priorities import NORMAL, Priority
+from tarsy_tasks.questions import InputQuestion
 
 __all__ = [
     "ANONYMOUS",
@@ -83,11 +84,13 @@ class Parked:
     from `proceed()`, and passes it on; only the package's own park calls.
 
     Attributes:
-        reason: Why it waits: `approval`.
+        reason: Why it waits: `approval` or `input_required`.
         lasts_s: How long it waits at most.
         digest: Of what is asked.
         needs: How many people have to approve it.
         about: What people see of it, masked; JSON.
+        questions: What its server has asked, masked.
+        kept: What only workers need when it goes on: fields of a hash in Redis.
     """
 
     reason: str
@@ -95,6 +98,8 @@ class Parked:
     digest: str
     needs: int
     about: dict[str, Any]
+    questions: tuple[InputQuestion, ...] = ()
+    kept: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 Ending = Answer | Parked | Requeued | Dropped

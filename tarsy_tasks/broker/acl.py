@@ -81,6 +81,7 @@ _WORKERS_OWN = (
     keys.DELAYED,
     keys.PARKED,
     keys.parked_key("*"),
+    keys.input_key("*"),
     keys.SWEEPS,
     keys.DEAD_LETTERS,
     keys.dead_letter_key("*"),

@@ -27,7 +27,8 @@ any case. `tarsy:parked:<id>` is the call's record, a hash with a TTL; workers a
 | `digest` | of what was asked: a decision names it, and a worker compares it with what it is about to send |
 | `needs`, `approvals` | how many people have to approve it, and who has, a line each |
 | `principal` | who called, if that is verified: nobody approves a call of their own |
-| `decision`, `by`, `why` | `approved`, `denied` or `expired`, once; by whom, and the reason that they gave |
+| `decision`, `by`, `why` | `approved`, `denied`, `answered` or `expired`, once; by whom, and the reason that they gave |
+| `approved`, `approved_by` | of a call that was approved and waits again: the digest that was approved, and by whom |
 | `allowance_s`, `resumed_at` | how long it may take once it is woken, and when that was |
 
 The field `parked` of the call's marker says the same to agents, who may read markers: so a call is withdrawn as ever.
@@ -42,7 +43,8 @@ All times are those of Redis. Each script may be sent twice.
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -51,7 +53,18 @@ from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.script import NOW, Table, constants, script
 from tarsy_tasks.broker.steps import ANNOUNCE, ENTRIES, KEYS, MARKER_TTL_S
 
-__all__ = ["Decided", "ParkedCallView", "ParkedRecord", "Parking", "decide", "load", "load_waiting", "wake_due"]
+__all__ = [
+    "KEPT_S",
+    "WAKE",
+    "Decided",
+    "ParkedCallView",
+    "ParkedRecord",
+    "Parking",
+    "decide",
+    "load",
+    "load_waiting",
+    "wake_due",
+]
 
 KEPT_S = 24 * 3600
 """How long a record outlives the end of its waiting: a decision that comes too late, or twice, learns so."""
@@ -65,11 +78,14 @@ class ParkedRecord:
     Attributes:
         digest: Of what was asked.
         until: When it is or was woken in any case; time of Redis.
-        decision: `approved`, `denied` or `expired`; empty: nothing was decided.
+        decision: `approved`, `denied`, `answered` or `expired`; empty: nothing was decided.
         by: Who decided, comma-separated.
         why: The reason that they gave.
         resumed_at: When it was woken; None before.
         allowance_s: How long it may take from then on.
+        reason: Why it waits, or waited.
+        approved: What was approved of it before, as a digest; empty if nothing was.
+        approved_by: By whom.
     """
 
     digest: str
@@ -79,18 +95,24 @@ class ParkedRecord:
     why: str = ""
     resumed_at: float | None = None
     allowance_s: float = 0.0
+    reason: str = ""
+    approved: str = ""
+    approved_by: str = ""
 
-    FIELDS = ("digest", "until", "decision", "by", "why", "resumed_at", "allowance_s")
+    FIELDS = (
+        *("digest", "until", "decision", "by", "why", "resumed_at", "allowance_s"),
+        *("reason", "approved", "approved_by"),
+    )
 
     @classmethod
     def read(cls, found: list[Any]) -> "ParkedRecord | None":
         """The record, of the values of its `FIELDS`; None if there is none."""
         texts = [each.decode(errors="replace") if isinstance(each, bytes) else each or "" for each in found]
-        digest, until, decision, by, why, resumed_at, allowance_s = texts
+        digest, until, decision, by, why, resumed_at, allowance_s, *more = texts
         if not digest:
             return None
         resumed = float(resumed_at) if resumed_at else None
-        return cls(digest, float(until or 0), decision, by, why, resumed, float(allowance_s or 0))
+        return cls(digest, float(until or 0), decision, by, why, resumed, float(allowance_s or 0), *more)
 
 
 class Decided(StrEnum):
@@ -110,6 +132,8 @@ class Decided(StrEnum):
     """It was decided before."""
     EXPIRED = "expired"
     WITHDRAWN = "withdrawn"
+    OTHER = "other"
+    """It waits for something else: answers, and not an approval."""
     UNKNOWN = "unknown"
     """There is no such parked call."""
 
@@ -159,6 +183,9 @@ class ParkedCallView:
     for name, value in pairs(record) do redis.call('HSET', parked_call, name, value) end
     redis.call('HSET', parked_call, 'home', home, 'until', string.format('%.3f', ends_at))
     redis.call('EXPIRE', parked_call, left_s + kept_s)
+    if next(kept) then redis.call('DEL', input) end
+    for name, value in pairs(kept) do redis.call('HSET', input, name, value) end
+    redis.call('EXPIRE', input, left_s + kept_s)
     redis.call('HINCRBY', marker, 'deliveries', -1)
     redis.call('HDEL', marker, 'suspect', 'taken')  -- nobody has it: if it is withdrawn, its agent records that
     redis.call('HSET', marker, 'parked', 1)
@@ -170,9 +197,9 @@ class ParkedCallView:
     end
     return 1
     """,
-    known=KEYS,
+    known={**KEYS, "input": (keys.input_key, "tag")},
 )
-def _park(*, home: str, tag: str, ends_at: float, record: Table, state: str, channel: str) -> int: ...
+def _park(*, home: str, tag: str, ends_at: float, record: Table, kept: Table, state: str, channel: str) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +210,13 @@ class Parking:
         record: The fields of its record that are known when it is parked.
         until: When it is woken in any case, in seconds since the epoch by the clock of Redis.
         state: What is stored as the state of the task, in Celery's form; empty to store none.
+        kept: As of `interceptors.Parked`.
     """
 
     record: dict[str, Any]
     until: float
     state: str
+    kept: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def park(self, exchange: RedisExchange, home: str, tag: str) -> bool:
         """Park a call that this worker has on a lease; False if nobody waits for it any more."""
@@ -198,13 +227,14 @@ class Parking:
                 tag=tag,
                 ends_at=self.until,
                 record=self.record,
+                kept=self.kept,
                 state=self.state,
                 channel=keys.reply_channel(tag),
             )
         )
 
 
-_WAKE = (
+WAKE = (
     constants(
         waiting_prefix=keys.waiting_key(""),
         marker_prefix=keys.call_marker(""),
@@ -253,11 +283,12 @@ _WAKE = (
 
 @script(
     NOW,
-    _WAKE,
+    WAKE,
     r"""
     local home, ends_at, needs, decision, asked, principal, approvals = unpack(redis.call('HMGET', parked_call,
         'home', 'until', 'needs', 'decision', 'digest', 'principal', 'approvals'))
     if not home then return 'unknown' end
+    if redis.call('HGET', parked_call, 'reason') ~= 'approval' then return 'other' end
     if decision then return decision == 'expired' and decision or 'late' end
     if asked ~= digest then return 'changed' end
     if now >= tonumber(ends_at) then return 'expired' end
@@ -290,7 +321,7 @@ def _decide(*, tag: str, digest: str, is_approved: bool, by: str, why: str) -> b
 @script(
     constants(most=200, most_bytes=1024 * 1024, samples=10),
     NOW,
-    _WAKE,
+    WAKE,
     r"""
     local bytes = 0
     for _, place in ipairs(redis.call('ZRANGEBYSCORE', parked, '-inf', now, 'LIMIT', 0, most)) do

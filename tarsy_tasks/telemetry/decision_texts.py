@@ -23,6 +23,7 @@ DECISION_TEXTS: Mapping[Decided, str] = {
     Decided.LATE: "not decided: somebody else was earlier",
     Decided.EXPIRED: "not decided: it has expired",
     Decided.WITHDRAWN: "not decided: its agent has cancelled it",
+    Decided.OTHER: "not decided: it waits for answers, which `tarsy-tasks answer` gives",
     Decided.UNKNOWN: "not found",
 }
 DONE = (Decided.APPROVED, Decided.DENIED, Decided.COUNTED)

@@ -6,6 +6,7 @@ and it counts for one call. The call waits parked (`parking`); people decide wit
 part of a call where no server has `approval`.
 """
 
+from dataclasses import replace
 from math import inf
 
 from tarsy_tasks.broker.parked_calls import ParkedRecord
@@ -14,15 +15,18 @@ from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import ANONYMOUS, Ending, Parked, Proceed, Stage
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode
-from tarsy_tasks.telemetry.audit import build_canonical, build_digest
+from tarsy_tasks.telemetry.audit import build_canonical
 from tarsy_tasks.telemetry.shown_arguments import build_shown
 from tarsy_tasks.worker.calls.approvals import Approvals
+from tarsy_tasks.worker.calls.call_digest import digest_of
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.long_work import is_large
 
-__all__ = ["ApprovedArguments", "CallApproval"]
+__all__ = ["APPROVAL", "ApprovedArguments", "CallApproval", "approval_of"]
 
+APPROVAL = "approval"
+"""Why it waits."""
 _APPROVED = "approval"
 """Where the digest of an approved call is, in `Call.state`."""
 _SHOWN_CHARS = 1000
@@ -46,18 +50,18 @@ class CallApproval:
             return await proceed()
         # It was approved once: what may have run is not sent again, even if the tool is harmless to repeat.
         call.may_replay = False
-        record = call.parked
+        record = approval_of(call.parked)
         if record is not None and record.decision:
             call.record.approval = f"{record.decision} by {record.by}" if record.by else record.decision
         if call.may_have_run:
             return await proceed()  # where its begin marker ends it
-        digest = await _digest_of(call)
+        digest = await digest_of(call)
         if record is None or not record.decision:
             if not call.info.park or call.delivery is None:
                 raise _rejected(call, ErrorCode.APPROVAL_REQUIRED, "has to be approved by a person", _UNPARKED)
             approval = server.approval
             return Parked(
-                "approval", approval.expires_s, digest, approval.approvers, await self._describe(call, definition)
+                APPROVAL, approval.expires_s, digest, approval.approvers, await self._describe(call, definition)
             )
         if record.decision != "approved":
             raise _refusal(call, record)
@@ -106,23 +110,23 @@ class ApprovedArguments:
 
     async def __call__(self, call: RunningCall, proceed: Proceed) -> Ending:
         approved = call.state.get(_APPROVED)
-        if approved is not None and await _digest_of(call) != approved:
+        if approved is not None and await digest_of(call) != approved:
             raise _changed(call)
         return await proceed()
+
+
+def approval_of(record: ParkedRecord | None) -> ParkedRecord | None:
+    """What was decided about the approval of a call, also if it has waited for something else since."""
+    if record is None or record.reason == APPROVAL:
+        return record
+    if not record.approved:
+        return None
+    return replace(record, reason=APPROVAL, digest=record.approved, decision="approved", by=record.approved_by, why="")
 
 
 def _show(call: RunningCall) -> str:
     shown = build_shown(build_canonical(call.arguments), call.connection.masker.mask)
     return shown if len(shown) <= _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}…"
-
-
-async def _digest_of(call: RunningCall) -> str:
-    asked = [call.server, call.tool, call.arguments]
-    if is_large(call.arguments):
-        canonical = await call.connection.long_work.run(build_canonical, asked, allowed_s=inf)
-    else:
-        canonical = build_canonical(asked)
-    return build_digest(canonical)
 
 
 _UNPARKED = (

@@ -18,6 +18,7 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.large_results import KEPT_CHARS, LargeWrite
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import Answer, Ending, Parked, Requeued
+from tarsy_tasks.methods import ANSWER_INPUT
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.telemetry.metrics import NO_TOOL
@@ -48,6 +49,7 @@ class CallRunner:
     Args:
         interceptors: What every call passes.
         operations: What calls can ask for.
+        answering: What answers to the questions of servers pass instead.
         isolated: What the calls of isolated sessions pass instead.
     """
 
@@ -56,17 +58,21 @@ class CallRunner:
         context: WorkerContext,
         interceptors: Interceptors,
         operations: Iterable[Operation],
+        answering: Interceptors,
         isolated: Interceptors | None = None,
     ) -> None:
         self.context = context
         self.interceptors = interceptors
+        self._answering = answering
         self._isolated = isolated
         self._operations = {each.name: each for each in operations}
 
     def build(self, call: RunningCall, report_ending: ReportEnding) -> "CallExecution":
         """One call, not started yet."""
         operation, interceptors = self._operations[call.operation], self.interceptors
-        if call.info.session is not None and self._isolated is not None:
+        if call.operation == ANSWER_INPUT:
+            interceptors = self._answering
+        elif call.info.session is not None and self._isolated is not None:
             interceptors = self._isolated
         return CallExecution(self.context, interceptors, operation, call, report_ending)
 
@@ -139,6 +145,7 @@ class CallExecution:
                     call.delivery.wait_s = min(ending.after_s, call.deadline - time.monotonic())
                 await self._unbegin()  # or another worker would wait for this one's answer
             if isinstance(ending, Parked) and call.delivery is not None:
+                await self._unbegin()  # it was sent, and not completed
                 call.delivery.parking = build_parking(self._context, call, ending)
             if isinstance(ending, Answer) and (ending.result is not call.built or call.is_large):
                 ending = await self._finished(ending.result)
@@ -169,7 +176,7 @@ class CallExecution:
         return await run_through(self._interceptors.call, self._call, self._invoke)
 
     def _invoke(self) -> Awaitable[Ending]:
-        return Invocation(self._call, self._operation, self._interceptors.attempt).run()
+        return Invocation(self._context, self._call, self._operation, self._interceptors.attempt).run()
 
     def _report_ending(self, ending: Ending | BaseException) -> None:
         if self._is_over:

@@ -11,16 +11,20 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.parked_calls import ParkedRecord, Parking
 from tarsy_tasks.interceptors import ANONYMOUS, Parked
 from tarsy_tasks.models import ParkedCall
+from tarsy_tasks.questions import INPUT_REQUIRED
+from tarsy_tasks.worker.calls.call_approval import APPROVAL, approval_of
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.running_call import RunningCall
 
-__all__ = ["NO_LIMIT_S", "build_parking", "find_parked"]
+__all__ = ["NO_LIMIT_S", "build_parking", "build_state", "find_parked"]
 
 NO_LIMIT_S = 24 * 3600.0
 """For callers that name no timeout: the server's own limits are all that bounds the call."""
 _TEXTS = {
     "approval": "`{server}.{tool}` waits for a person to approve it. It has not run. Its answer comes when they have "
-    "decided; do not call it again meanwhile."
+    "decided; do not call it again meanwhile.",
+    INPUT_REQUIRED: "`{server}.{tool}` waits for answers to questions of its MCP server. It has not completed. Its answer "
+    "comes when they were answered; do not call it again meanwhile.",
 }
 """What models can be told, by reason."""
 
@@ -40,7 +44,10 @@ def build_parking(context: WorkerContext, call: RunningCall, parked: Parked) -> 
     }
     if call.principal != ANONYMOUS:
         record["principal"] = call.principal
-    return Parking(record, until, _state_of(context, call, parked, now, until))
+    if parked.reason != APPROVAL and (approved := approval_of(before)) is not None and approved.decision == "approved":
+        record |= {"approved": approved.digest, "approved_by": approved.by}
+    kept = dict(parked.kept)
+    return Parking(record, until, build_state(context, call, parked, now, until), kept)
 
 
 async def find_parked(context: WorkerContext, call: RunningCall) -> ParkedRecord | None:
@@ -61,18 +68,28 @@ def _allowance_s(call: RunningCall) -> float:
     return round(min(times), 3)
 
 
-def _state_of(context: WorkerContext, call: RunningCall, parked: Parked, now: float, until: float) -> str:
+def build_state(
+    context: WorkerContext, call: RunningCall, parked: Parked, now: float, until: float, *, holds_session: bool = False
+) -> str:
     """The state of the task, as Celery's result backend writes it. Empty if results are in another Redis: the script
     that parks a call does not reach that one."""
     if context.results is not context.in_flight.exchange:
         return ""
     text = _TEXTS[parked.reason].format(server=call.server, tool=call.tool)
     found = ParkedCall(
-        reason=parked.reason, server=call.server, tool=call.tool, text=text, since=round(now, 3), until=round(until, 3)
+        reason=parked.reason,
+        server=call.server,
+        tool=call.tool,
+        text=text,
+        since=round(now, 3),
+        until=round(until, 3),
+        questions=parked.questions,
+        digest=parked.digest if parked.questions else "",
+        holds_session=holds_session,
     )
     state: dict[str, Any] = {
         "status": keys.PARKED_STATE,
-        "result": found.model_dump(),
+        "result": found.model_dump(mode="json"),
         "traceback": None,
         "children": [],
     }

@@ -68,7 +68,7 @@ class ToolCallOperation:
 
     async def send(self, call: RunningCall, session: Session, timeout_s: float) -> CallToolResult:
         """One attempt; raises what the SDK raises."""
-        found = await session.call_tool(call.tool, call.arguments, timeout_s, call.feed)
+        found = await session.call_tool(call.tool, call.arguments, timeout_s, call.feed, call.answers)
         problem = await session.find_output_problem(call.tool, found)
         call.notes = (f"{ErrorCode.INVALID_RESULT}: {problem}",) if problem else ()
         return found

@@ -36,7 +36,7 @@ from tarsy_tasks.config.inheritance import Inheritance
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.execution import CallRunner
-from tarsy_tasks.worker.calls.interceptors import build_interceptors, has_approvals, has_cache
+from tarsy_tasks.worker.calls.interceptors import build_answering, build_interceptors, has_approvals, has_cache
 from tarsy_tasks.worker.calls.isolated_sessions import IsolatedSessions
 from tarsy_tasks.worker.calls.operations import build_operations
 from tarsy_tasks.worker.calls.task_execution import TaskExecution
@@ -128,7 +128,7 @@ class TaskPool(ThreadsTaskPool):
         )
         self.isolated = IsolatedSessions(context, self._connect_run, self._consume_own)
         isolated = build(isolation=self.isolated)
-        self.runner = CallRunner(context, build(), build_operations(context), isolated)
+        self.runner = CallRunner(context, build(), build_operations(context), build_answering(context), isolated)
         weights, limiting = weights_of(context.policy), self.build_fetch_limits()
         self.fetcher = QueueFetcher(partial(broker_pool, self.app), self._bulkhead, self._loop, weights, limiting)
         suspended = SuspendedQueues(context.connections, self._bulkhead, context.instance)

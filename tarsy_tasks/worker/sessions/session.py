@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar, cast
 
 from mcp import Client, MCPError
@@ -24,6 +25,7 @@ from tarsy_tasks.worker.long_work import LongWork, charged_in_full
 from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.sessions.call_errors import describe_error
 from tarsy_tasks.worker.sessions.capabilities import describe_capabilities
+from tarsy_tasks.worker.sessions.input_requests import keep_questions
 from tarsy_tasks.worker.sessions.list_changes import ListChanges
 from tarsy_tasks.worker.sessions.listing import Listed, ListingError, UnmaskedTool, list_all_tools
 from tarsy_tasks.worker.sessions.output_check import find_output_problem
@@ -32,7 +34,7 @@ from tarsy_tasks.worker.sessions.tool_requests import shorten_tool_calls
 from tarsy_tasks.worker.transport.call_listeners import CallListener
 from tarsy_tasks.worker.transport.transports import ServerTransport
 
-__all__ = ["Mode", "Session"]
+__all__ = ["NO_ANSWERS", "Mode", "Session"]
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +47,7 @@ _CLOSE_S = 8.0
 """Closing a stdio server takes up to 6.5 s when it ignores its closed stdin and SIGTERM."""
 _SHOWN_CHARS = 200
 _LOG_LEVEL = "info"
+NO_ANSWERS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Session:
@@ -146,8 +149,10 @@ class Session:
                 ) as client:
                     self._client = client
                     cast("Any", client.session).validate_tool_result = _accept
-                    shorten_tool_calls(client.session)
                     self._describe(client)
+                    if not self.is_handshake_era:
+                        keep_questions(client)
+                    shorten_tool_calls(client.session)
                     await self.list_tools()
                     limit.reschedule(None)
                     changes.follow(client, is_handshake_era=self.is_handshake_era)
@@ -222,18 +227,23 @@ class Session:
         return None if unmasked is None else unmasked.input_schema
 
     async def call_tool(
-        self, tool: str, arguments: dict[str, Any], timeout_s: float, listener: CallListener | None = None
+        self,
+        tool: str,
+        arguments: dict[str, Any],
+        timeout_s: float,
+        listener: CallListener | None = None,
+        answers: Mapping[str, Any] = NO_ANSWERS,
     ) -> CallToolResult:
         """Send one call; raises what the SDK raises. Only for a listener the server is asked for progress, and for the
-        log lines that can be attributed to the call.
+        log lines that can be attributed to the call. `answers` are arguments of the SDK, to a question of the server.
         """
         assert self._client is not None
         unmasked = self._unmasked_tools.get(tool)
         name = tool if unmasked is None else unmasked.name
         if listener is None:
-            sending = self._client.call_tool(name, arguments, read_timeout_seconds=timeout_s)
+            sending = self._client.call_tool(name, arguments, read_timeout_seconds=timeout_s, **answers)
         else:
-            sending = self._call_with(listener, name, arguments, timeout_s)
+            sending = self._call_with(listener, name, arguments, timeout_s, answers)
         return await self._counted(sending, timeout_s)
 
     async def request(self, send: Callable[[Client], Awaitable[T]], timeout_s: float) -> T:
@@ -267,7 +277,7 @@ class Session:
                 self._idle.set()
 
     async def _call_with(
-        self, listener: CallListener, name: str, arguments: dict[str, Any], timeout_s: float
+        self, listener: CallListener, name: str, arguments: dict[str, Any], timeout_s: float, answers: Mapping[str, Any]
     ) -> CallToolResult:
         assert self._client is not None
         listener.has_session = self._server.session == "per_call"
@@ -280,6 +290,7 @@ class Session:
             read_timeout_seconds=timeout_s,
             progress_callback=cast("Any", listener),
             meta=cast("Any", {LOG_LEVEL_META_KEY: _LOG_LEVEL}) if has_logs else None,
+            **answers,
         )
 
     def _note_sign_of_life(self) -> None:
