@@ -111,12 +111,10 @@ def _fit(question: AskedQuestion, values: dict[str, Any]) -> dict[str, Any]:
             near = find_near(name, properties)
             hint = f"; did you mean `{near}`?" if near else f"; it has {_listed(list(properties))}"
             raise UnfitAnswerError(f"the form `{question.name}` has no field `{name[:_SHOWN_CHARS]}`{hint}")
-    defaults = {
-        name: schema["default"]
-        for name, schema in properties.items()
-        if isinstance(schema, dict) and "default" in schema
+    defaults: dict[str, Any] = {
+        name: field["default"] for name, field in properties.items() if isinstance(field, dict) and "default" in field
     }
-    given = {**defaults, **{name: value for name, value in values.items() if value is not None}}
+    given: dict[str, Any] = {**defaults, **{name: value for name, value in values.items() if value is not None}}
     schema = {"type": "object", **question.schema}
     try:
         return read_arguments(given, schema).arguments

@@ -17,9 +17,9 @@ class Outcome(StrEnum):
     TOOL_ERROR = "tool_error"
     """The tool, or the MCP server for it, answered with an error. The tool may have run."""
     REJECTED = "rejected"
-    """Not executed, and often not even sent to the MCP server: the name, the arguments or the message is wrong, or the call is not allowed (not
-    selected, refused by an interceptor, over a limit, a changed tool, the wrong queue, a conflict of idempotency
-    keys); or the MCP server asked for input, and got none."""
+    """Not executed, and most often not even sent: the name, the arguments or the message is wrong, the call is not
+    allowed (not selected, refused by an interceptor, over a limit, a changed tool, the wrong queue, a conflict of
+    idempotency keys), or the MCP server asks for input and gets none."""
     UNAVAILABLE = "unavailable"
     """Not executed: no worker or MCP server could run it in time, the audit could not be written, or an interceptor
     failed."""

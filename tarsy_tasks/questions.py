@@ -1,7 +1,7 @@
 """What an MCP server asks for while it handles a call, and what it can be answered.
 
-Owns the shapes that agents and people see and write (docs/input.md). It knows neither Redis nor MCP's own types; whether
-answers fit what was asked is decided in `input_answers`.
+Owns the shapes that agents and people see and write (docs/input.md). It knows neither Redis nor MCP's own types;
+whether answers fit what was asked is decided in `input_answers`.
 """
 
 from collections.abc import Mapping

@@ -67,7 +67,7 @@ class AsyncPendingCall(BasePendingCall[AsyncProgressCalls]):
             heard = self._watch()
             if self._submitted.questions or not (patience_s := self._patience_s(until)):
                 break
-            futures = [asyncio.wrap_future(each) for each in (heard, self._submitted.answered)]
+            futures = [asyncio.wrap_future(each) for each in self._either(heard)]
             await asyncio.wait(futures, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
         return self._submitted.questions
 

@@ -7,7 +7,7 @@ state of a parked call (`parked_calls`); whether an answer fits, a worker decide
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from tarsy_tasks.agent.background import start_in_background, wait_for
 from tarsy_tasks.agent.function_run import FunctionRuns
@@ -88,4 +88,4 @@ class InputCalls:
 
 
 def _plain(answer: Any) -> Any:
-    return dict(answer) if isinstance(answer, Mapping) else answer
+    return {**cast("Mapping[str, Any]", answer)} if isinstance(answer, Mapping) else answer

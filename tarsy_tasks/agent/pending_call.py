@@ -6,7 +6,7 @@
 import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tarsy_tasks.agent.background import run_in_background
 from tarsy_tasks.agent.dispatcher import CallDispatcher
@@ -64,6 +64,9 @@ class BasePendingCall(Generic[P]):
         heard: Future[None] = Future()
         self._submitted.watching.append(heard)
         return heard
+
+    def _either(self, heard: "Future[None]") -> "list[Future[Any]]":
+        return [heard, self._submitted.answered]
 
     def _patience_s(self, until: float | None = None) -> float:
         """How long to wait now: until a monotonic time, or as long as the call may take, whose deadline may move."""
@@ -135,7 +138,7 @@ class PendingCall(BasePendingCall[ProgressCalls]):
             heard = self._watch()
             if self._submitted.questions or not (patience_s := self._patience_s(until)):
                 break
-            wait([heard, self._submitted.answered], patience_s, FIRST_COMPLETED)
+            wait(self._either(heard), patience_s, FIRST_COMPLETED)
         return self._submitted.questions
 
     def cancel(self) -> None:

@@ -1,8 +1,8 @@
 """What servers have asked in calls that wait for input: what only workers may see of it, and answering it.
 
 Owns the key of such a call beside its record (`parked_calls`). Neither agents nor dashboards can read it, because it
-has what the server said of the call for itself. It does not know whether answers fit (`input_answers`), nor who may give
-them.
+has what the server said of the call for itself. It does not know whether answers fit (`input_answers`), nor who may
+give them.
 
 | field of `tarsy:input:<id>` | |
 |---|---|
@@ -22,10 +22,12 @@ from typing import Any
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.parked_calls import KEPT_S, WAKE
-from tarsy_tasks.broker.script import NOW, constants, script
+from tarsy_tasks.broker.script import NOW, Table, constants, script
 from tarsy_tasks.broker.steps import KEYS
 
-__all__ = ["Answered", "InputRound", "give_answers"]
+__all__ = ["Answered", "InputRound", "give_answers", "hold", "let_go"]
+
+_KEYS = {**KEYS, "input": (keys.input_key, "tag"), "asking": keys.ASKING}
 
 
 class Answered(StrEnum):
@@ -97,7 +99,50 @@ class InputRound:
     end
     return 'answered'
     """,
-    known={**KEYS, "input": (keys.input_key, "tag")},
+    known=_KEYS,
     grows=True,
 )
 def give_answers(*, tag: str, digest: str, answers: str, by: str) -> bytes: ...
+
+
+# A session waits. The record takes the place of an earlier one.
+@script(
+    constants(kept_s=KEPT_S),
+    NOW,
+    r"""
+    local left_s = math.ceil(math.max(0, ends_at - now))
+    redis.call('DEL', parked_call, input)
+    for name, value in pairs(record) do redis.call('HSET', parked_call, name, value) end
+    redis.call('HSET', parked_call, 'until', string.format('%.3f', ends_at))
+    redis.call('EXPIRE', parked_call, left_s + kept_s)
+    for name, value in pairs(kept) do redis.call('HSET', input, name, value) end
+    redis.call('EXPIRE', input, left_s + kept_s)
+    redis.call('ZREMRANGEBYSCORE', asking, '-inf', now)
+    redis.call('ZADD', asking, ends_at, tag)
+    redis.call('EXPIRE', asking, left_s + kept_s)
+    if state ~= '' then
+        redis.call('SET', stored_result, state, 'EX', left_s + kept_s)
+        redis.call('PUBLISH', stored_result, state)
+        redis.call('PUBLISH', channel, state)
+    end
+    """,
+    known=_KEYS,
+    grows=True,
+)
+def hold(*, tag: str, ends_at: float, record: Table, kept: Table, state: str, channel: str) -> None: ...
+
+
+# It waits no more. What is stored may be the answer of the call already.
+@script(
+    """
+    if redis.call('HGET', parked_call, 'digest') ~= digest then return end
+    redis.call('HSETNX', parked_call, 'decision', 'expired')
+    redis.call('DEL', input)
+    redis.call('ZREM', asking, tag)
+    if string.find(redis.call('GETRANGE', stored_result, 0, 30), '"status": "PARKED"', 1, true) then
+        redis.call('DEL', stored_result)
+    end
+    """,
+    known=_KEYS,
+)
+def let_go(*, tag: str, digest: str) -> None: ...

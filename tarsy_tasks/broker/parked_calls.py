@@ -1,6 +1,6 @@
 """Parked calls: they wait for a person or for a machine, and hold no slot, no thread and no session meanwhile.
 
-Owns the scripts that park a call, decide about it and wake it, and reading those that wait for people. It knows neither
+Owns the scripts that park a call, decide about it and wake it; `parked_views` reads those that wait. It knows neither
 Celery nor MCP, and not why a call waits: a worker's interceptor ends a call with `interceptors.Parked`, and looks at
 what was decided when the call comes back.
 
@@ -23,11 +23,11 @@ any case. `tarsy:parked:<id>` is the call's record, a hash with a TTL; workers a
 | field | |
 |---|---|
 | `home`, `until` | where it goes back to, and when at the latest |
-| `reason`, `about` | why it waits; what people see of it, in JSON, masked (`ParkedCallView`) |
+| `reason`, `about` | why it waits; what people see of it, in JSON, masked (`parked_views`) |
 | `digest` | of what was asked: a decision names it, and a worker compares it with what it is about to send |
 | `needs`, `approvals` | how many people have to approve it, and who has, a line each |
 | `principal` | who called, if that is verified: nobody approves a call of their own |
-| `decision`, `by`, `why` | `approved`, `denied`, `answered` or `expired`, once; by whom, and the reason that they gave |
+| `decision`, `by`, `why` | `approved`, `denied`, `answered` or `expired`, once; by whom, and the reason of a denial |
 | `approved`, `approved_by` | of a call that was approved and waits again: the digest that was approved, and by whom |
 | `allowance_s`, `resumed_at` | how long it may take once it is woken, and when that was |
 
@@ -42,33 +42,20 @@ other, as `expired`, so that a worker answers it: with an audit entry, and for C
 All times are those of Redis. Each script may be sent twice.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.script import NOW, Table, constants, script
 from tarsy_tasks.broker.steps import ANNOUNCE, ENTRIES, KEYS, MARKER_TTL_S
 
-__all__ = [
-    "KEPT_S",
-    "WAKE",
-    "Decided",
-    "ParkedCallView",
-    "ParkedRecord",
-    "Parking",
-    "decide",
-    "load",
-    "load_waiting",
-    "wake_due",
-]
+__all__ = ["KEPT_S", "WAKE", "Decided", "ParkedRecord", "Parking", "decide", "wake_due"]
 
 KEPT_S = 24 * 3600
 """How long a record outlives the end of its waiting: a decision that comes too late, or twice, learns so."""
-_PAGE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +102,16 @@ class ParkedRecord:
         return cls(digest, float(until or 0), decision, by, why, resumed, float(allowance_s or 0), *more)
 
 
+class Seen(Protocol):
+    """What a person has seen of a call, as in `parked_views.ParkedCallView`."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def digest(self) -> str: ...
+
+
 class Decided(StrEnum):
     """What became of a decision."""
 
@@ -136,31 +133,6 @@ class Decided(StrEnum):
     """It waits for something else: answers, and not an approval."""
     UNKNOWN = "unknown"
     """There is no such parked call."""
-
-
-@dataclass(frozen=True, slots=True)
-class ParkedCallView:
-    """What people see of a parked call. All texts of agents and servers are masked.
-
-    Attributes:
-        id: The task id.
-        reason: Why it waits.
-        until: When it expires, by the clock of Redis.
-        digest: Of what was asked.
-        needs: How many people have to approve it.
-        approvals: Who has.
-        decision: As in `ParkedRecord`.
-        about: What is asked, by whom: `server`, `tool`, `arguments`, `why`, `agent_id`, `run_id`, `principal`, `at`.
-    """
-
-    id: str
-    reason: str
-    until: float
-    digest: str
-    needs: int
-    approvals: tuple[str, ...]
-    decision: str
-    about: dict[str, Any]
 
 
 # Returns 0, and does nothing, if nobody waits for the call any more. With the record of the same question the earlier
@@ -350,7 +322,7 @@ def wake_due(exchange: RedisExchange) -> float | None:
     return float(due_in_s) if due_in_s else None
 
 
-def decide(redis: Any, view: ParkedCallView, *, is_approved: bool, by: str, why: str = "") -> Decided:
+def decide(redis: Any, view: Seen, *, is_approved: bool, by: str, why: str = "") -> Decided:
     """Approve or deny a parked call, as one person.
 
     Args:
@@ -362,47 +334,3 @@ def decide(redis: Any, view: ParkedCallView, *, is_approved: bool, by: str, why:
     command = _decide.command(tag=view.id, digest=view.digest, is_approved=is_approved, by=by, why=why)
     found = redis.execute_command(*command)
     return Decided(found.decode() if isinstance(found, bytes) else found)
-
-
-def load(redis: Any, task_id: str) -> ParkedCallView | None:
-    """One parked call, also when it was decided already; None if there is no record of it."""
-    return _view(task_id, redis.hgetall(keys.parked_key(task_id)))
-
-
-def load_waiting(redis: Any, limit: int) -> tuple[list[ParkedCallView], int]:
-    """The calls that wait for people, those first that expire first, and how many are parked in all."""
-    found: list[ParkedCallView] = []
-    start = 0
-    while len(found) < limit:
-        places: list[bytes] = redis.zrange(keys.PARKED, start, start + _PAGE - 1)
-        tags = [place.partition(b"\n")[2].decode(errors="replace") for place in places]
-        pipeline = redis.pipeline(transaction=False)
-        for tag in tags:
-            pipeline.hgetall(keys.parked_key(tag))
-            pipeline.hexists(keys.UNACKED, tag)  # withdrawn ones stay in the set until they expire
-        answers = pipeline.execute()
-        for tag, fields, is_there in zip(tags, answers[::2], answers[1::2], strict=True):
-            view = _view(tag, fields) if is_there else None
-            if view is not None and not view.decision:
-                found.append(view)
-        if len(places) < _PAGE:
-            break
-        start += _PAGE
-    return found[:limit], redis.zcard(keys.PARKED)
-
-
-def _view(task_id: str, fields: dict[bytes, bytes]) -> ParkedCallView | None:
-    texts = {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
-    try:
-        return ParkedCallView(
-            id=task_id,
-            reason=texts["reason"],
-            until=float(texts["until"]),
-            digest=texts["digest"],
-            needs=int(texts["needs"]),
-            approvals=tuple(texts.get("approvals", "").splitlines()),
-            decision=texts.get("decision", ""),
-            about=json.loads(texts["about"]),
-        )
-    except (KeyError, ValueError):
-        return None

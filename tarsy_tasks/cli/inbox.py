@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from tarsy_tasks.broker import parked_calls
-from tarsy_tasks.broker.parked_calls import Decided, ParkedCallView
+from tarsy_tasks.broker import parked_calls, parked_views
+from tarsy_tasks.broker.parked_calls import Decided
+from tarsy_tasks.broker.parked_views import ParkedCallView
 from tarsy_tasks.cli import FAILED
 from tarsy_tasks.cli.broker import broker
 from tarsy_tasks.cli.output import console, counted, json_option, local_time, notes, print_json, print_table
@@ -25,7 +26,7 @@ _SHORT_CHARS = 60
 def inbox(limit: int, *, as_json: bool) -> None:
     """List the calls that wait for a person, those first that expire first. See `approve` and `deny`."""
     with broker() as redis:
-        found, total = parked_calls.load_waiting(redis, limit)
+        found, total = parked_views.load_waiting(redis, limit)
     if as_json:
         print_json({"calls": [_as_json(view) for view in found], "parked": total})
         return
@@ -67,7 +68,7 @@ def _decide(task_id: str, by: str, why: str, *, is_approved: bool, asks: bool, a
             f"--as takes a name of up to {LONGEST_NAME} characters, --why a reason of up to {LONGEST_WHY}"
         )
     with broker() as redis:
-        view = parked_calls.load(redis, task_id)
+        view = parked_views.load(redis, task_id)
         if view is not None and asks:
             for name, value in _as_json(view).items():
                 text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

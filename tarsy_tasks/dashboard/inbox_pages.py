@@ -12,7 +12,8 @@ from pydantic import SecretStr
 from redis.exceptions import RedisError
 from tornado.web import HTTPError, RequestHandler, authenticated
 
-from tarsy_tasks.broker.parked_calls import Decided, ParkedCallView
+from tarsy_tasks.broker.parked_calls import Decided
+from tarsy_tasks.broker.parked_views import ParkedCallView
 from tarsy_tasks.dashboard.describe import describe_parked
 from tarsy_tasks.dashboard.page_handlers import Data, Page
 from tarsy_tasks.dashboard.reader import DashboardReader

@@ -13,8 +13,9 @@ from celery import Celery, chain, chord, group
 
 from tarsy_tasks import AsyncToolExecutor, ErrorCode, Outcome, ToolExecutor, ToolResult, tool_signature
 from tarsy_tasks.agent.pending_call import PendingCall
-from tarsy_tasks.broker import keys, parked_calls
-from tarsy_tasks.broker.parked_calls import Decided, ParkedCallView
+from tarsy_tasks.broker import keys, parked_calls, parked_views
+from tarsy_tasks.broker.parked_calls import Decided
+from tarsy_tasks.broker.parked_views import ParkedCallView
 from tests.calls.audit_entries import only_entry
 from tests.cli.commands import run_command
 from tests.conftest import StartWorker
@@ -59,7 +60,7 @@ def tools(worker: Worker) -> Iterator[ToolExecutor]:
 
 def wait_for_parked(table: Any, task_id: str) -> ParkedCallView:
     def find() -> ParkedCallView | None:
-        found, _ = parked_calls.load_waiting(table, 100)
+        found, _ = parked_views.load_waiting(table, 100)
         return next((view for view in found if view.id == task_id), None)
 
     found = wait_until(find, f"{task_id} is parked", TIMEOUT_S)

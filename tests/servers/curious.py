@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import anyio
 import uvicorn
+from mcp.server.elicitation import ElicitationResult
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.resolve import Elicit, Resolve
-from mcp.server.elicitation import ElicitationResult
 from mcp.server.stdio import stdio_server
 from mcp_types import (
     CreateMessageRequest,

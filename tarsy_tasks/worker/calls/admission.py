@@ -16,7 +16,7 @@ from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.questions import INPUT_REQUIRED
 from tarsy_tasks.worker.calls.approvals import Approvals
 from tarsy_tasks.worker.calls.context import WorkerContext
-from tarsy_tasks.worker.calls.input_rounds import find_round, require_open
+from tarsy_tasks.worker.calls.input_rounds import find_round
 from tarsy_tasks.worker.calls.invocation import end_after
 from tarsy_tasks.worker.calls.parking import NO_LIMIT_S, find_parked
 from tarsy_tasks.worker.calls.running_call import RunningCall
@@ -65,9 +65,7 @@ class Deadline:
             with attempt:
                 call.parked = await find_parked(self._context, call)
                 if call.parked is not None and call.parked.reason == INPUT_REQUIRED:
-                    call.sent_round = await find_round(self._context, call)
-        if call.parked is not None and call.parked.reason == INPUT_REQUIRED:
-            require_open(call, call.parked)
+                    call.sent_round = await find_round(self._context, call, call.parked)
         if call.parked is None or call.parked.resumed_at is None:
             return left_s
         return call.parked.resumed_at + call.parked.allowance_s - self._context.clock.now()

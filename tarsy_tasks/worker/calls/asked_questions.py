@@ -6,13 +6,14 @@ Owns the bounds and the masking of what a server asks, and the warnings for the 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from mcp_types import ElicitRequestURLParams
 
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.input_answers import AskedQuestion
+from tarsy_tasks.interceptors import ANONYMOUS
 from tarsy_tasks.masking.names import rate_name
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.questions import InputQuestion
@@ -21,8 +22,10 @@ from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.sessions.definition_fields import mask_object
 from tarsy_tasks.worker.transport.askers import ElicitParams
 
-__all__ = ["AskedInput", "read_questions"]
+__all__ = ["MOST_ROUNDS", "AskedInput", "describe_caller", "read_questions"]
 
+MOST_ROUNDS = 10
+"""How often a server may ask in one call."""
 _MOST_QUESTIONS = 20
 _MESSAGE_CHARS = 4000
 _SCHEMA_CHARS = 32 * 1024
@@ -68,6 +71,19 @@ def read_questions(asked: Mapping[str, ElicitParams], call: RunningCall) -> Aske
     return AskedInput(tuple(shown.values()), tuple(kept))
 
 
+def describe_caller(call: RunningCall) -> dict[str, object]:
+    """Whose call it is, for people."""
+    mask = call.connection.masker.mask
+    about = {
+        "server": call.server,
+        "tool": call.tool,
+        "agent_id": mask(call.info.agent_id or "")[:_NAME_CHARS],
+        "run_id": mask(call.info.run_id or "")[:_NAME_CHARS],
+        "principal": "" if call.principal == ANONYMOUS else call.principal,
+    }
+    return {name: value for name, value in about.items() if value}
+
+
 def _read_one(
     call: RunningCall, name: str, key: str, params: ElicitParams, masker: Masker
 ) -> tuple[InputQuestion, AskedQuestion]:
@@ -88,20 +104,20 @@ def _read_one(
 
 def _warn_of_form(schema: Mapping[str, Any]) -> str:
     found: Any = schema.get("properties")
-    fields: Mapping[str, Any] = found if isinstance(found, dict) else {}
+    fields = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
     secrets = [name[:_NAME_CHARS] for name, field in fields.items() if _names_secret(name, field)]
     if not secrets:
         return ""
     return (
-        f"This form asks for what looks like a secret ({', '.join(secrets)}). MCP does not allow that: do not answer it "
-        "unless you know why the server needs it. What you answer passes Redis and the server."
+        f"This form asks for what looks like a secret ({', '.join(secrets)}). MCP does not allow that: do not answer "
+        "it unless you know why the server needs it. What you answer passes Redis and the server."
     )
 
 
 def _names_secret(name: str, field: Any) -> bool:
-    title: Any = field.get("title") if isinstance(field, dict) else None
-    is_password = isinstance(field, dict) and field.get("format") == "password"
-    return is_password or any(rate_name(each) is not None for each in (name, title) if isinstance(each, str))
+    about = cast("dict[str, Any]", field) if isinstance(field, dict) else {}
+    names = [each for each in (name, about.get("title")) if isinstance(each, str)]
+    return about.get("format") == "password" or any(rate_name(each) is not None for each in names)
 
 
 def _warn_of_url(url: str) -> str:

@@ -4,6 +4,7 @@ Owns the list, and nothing of what is in it: the pool builds one context when it
 """
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
@@ -24,7 +25,18 @@ from tarsy_tasks.worker.sessions.connections import Connections
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 from tarsy_tasks.worker.transport.child_watch import ChildWatch
 
+if TYPE_CHECKING:
+    from tarsy_tasks.worker.calls.asking_connections import AskingConnections
+
 __all__ = ["WorkerContext"]
+
+
+class Slots(Protocol):
+    """Counts what runs, by queue."""
+
+    def enter(self, queue: str) -> None: ...
+
+    def leave(self, queue: str) -> None: ...
 
 
 @dataclass(eq=False)
@@ -50,6 +62,8 @@ class WorkerContext:
         child_watch: Ends the processes of the stdio servers when this worker is lost.
         checks: The health checks, while they run.
         reporting: What the worker reports, once it is ready.
+        slots: What takes part of the worker; None before it takes calls.
+        asking: The connections for calls that may be asked something; None before it takes calls.
         taking_since: When this worker began to take messages, or did so again after an outage of Redis; monotonic time.
     """
 
@@ -74,4 +88,6 @@ class WorkerContext:
     quarantine: Quarantine = field(default_factory=Quarantine)
     checks: HealthChecks | None = None
     reporting: Reporting | None = None
+    slots: Slots | None = None
+    asking: "AskingConnections | None" = None
     taking_since: float = float("inf")

@@ -169,9 +169,16 @@ class CallExecution:
             self._report_ending(error)
 
     async def _prepared(self) -> Ending:
+        call = self._call
         if (agents := self._call.connection.agents) is not None:
             async with agents.lend(self._call.principal) as self._call.connection:
                 return await self._prepared()
+        if call.info.park and call.delivery is not None and (asking := self._context.asking) is not None:
+            async with asking.lend(call, self._context.connections.get(call.server)) as call.connection:
+                return await self._go_on()
+        return await self._go_on()
+
+    async def _go_on(self) -> Ending:
         await self._operation.prepare(self._call)
         return await run_through(self._interceptors.call, self._call, self._invoke)
 

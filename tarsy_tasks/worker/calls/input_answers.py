@@ -1,7 +1,7 @@
 """What agents answer to the questions of servers: checked, bound to the call and to who made it, and passed on.
 
-Owns the check of an answer that comes as a message, `input/answer`; nothing of it is sent to a server by itself. The call
-that waits goes on with it (`input_rounds`, `held_input`). Its answer is kept as it is sent; the audit has no values of it.
+Owns the check of an answer that comes as a message, `input/answer`. By itself it sends nothing to a server: the
+call that waits goes on with it (`input_rounds`, `held_input`). The audit has no values of it.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Calls whose server asks for input, in the 2026 era: the questions become a reason to wait, the answers go to the server.
+"""Calls whose server asks for input, in the 2026 era: they wait for the answers, and are sent again with them.
 
-Owns the rounds of one call: what of a question people see, how often a server may ask, and what is sent when the call
-goes on. It waits parked (`parking`), without a slot and without a session. What its server needs to go on travels with it
+Owns the rounds of one call: how often a server may ask, and what is sent when the call goes on. It waits parked
+(`parking`), without a slot and without a session. What its server needs to go on travels with it
 (`broker.input_rounds`) and is never shown. A call whose caller does not wait is rejected.
 """
 
@@ -10,25 +10,26 @@ from collections.abc import Awaitable
 from typing import TypeVar
 
 from mcp import MCPError
-from mcp_types import MISSING_REQUIRED_CLIENT_CAPABILITY, ElicitResult, ErrorData
+from mcp_types import MISSING_REQUIRED_CLIENT_CAPABILITY, ElicitResult
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.input_rounds import InputRound
 from tarsy_tasks.broker.parked_calls import ParkedRecord
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.input_answers import dump_asked
-from tarsy_tasks.interceptors import ANONYMOUS, Parked
+from tarsy_tasks.interceptors import Parked
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.questions import INPUT_REQUIRED
 from tarsy_tasks.telemetry.audit import build_digest
-from tarsy_tasks.worker.calls.asked_questions import read_questions
+from tarsy_tasks.worker.calls.asked_questions import MOST_ROUNDS, describe_caller, read_questions
 from tarsy_tasks.worker.calls.call_digest import digest_of
 from tarsy_tasks.worker.calls.context import WorkerContext
+from tarsy_tasks.worker.calls.held_input import HeldInput
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.calls.sent_round import SentRound
 from tarsy_tasks.worker.sessions.input_requests import InputNeeded
 from tarsy_tasks.worker.sessions.recovery import data_of
-from tarsy_tasks.worker.transport.askers import ASKER, ElicitParams
+from tarsy_tasks.worker.transport.askers import ASKER
 
 T = TypeVar("T")
 
@@ -38,15 +39,11 @@ __all__ = [
     "describe_caller",
     "find_round",
     "input_error",
-    "require_open",
     "require_same",
     "send_as_asker",
 ]
 
-MOST_ROUNDS = 10
-"""How often a server may ask in one call."""
 _LONGEST_STATE = 256 * 1024
-_NAME_CHARS = 100
 _NOT_COMPLETED = "It has not completed the call."
 _UNANSWERED = (
     "Its caller does not answer such questions: an executor does with `park=True` or `on_input`, another program with "
@@ -54,19 +51,16 @@ _UNANSWERED = (
 )
 
 
-class _Caller:
-    async def ask(self, params: ElicitParams) -> ElicitResult | ErrorData:
-        return ErrorData(code=-32600, message="no")
-
-
-async def find_round(context: WorkerContext, call: RunningCall) -> SentRound | None:
+async def find_round(context: WorkerContext, call: RunningCall, record: ParkedRecord) -> SentRound | None:
     """What a call that was woken sends to its server; None if its server has asked nothing before.
 
     Raises:
+        CallError: Nobody has answered in time.
         RedisError: Redis cannot be asked.
     """
     [found] = await context.in_flight.exchange.execute(("HMGET", keys.input_key(call.id), *InputRound.FIELDS))
     kept = InputRound.read(found)
+    _note_answer(call, record, kept.number if kept is not None else 1)
     if kept is None or kept.answers is None:
         return None
     try:
@@ -76,13 +70,16 @@ async def find_round(context: WorkerContext, call: RunningCall) -> SentRound | N
     return SentRound(kept.number, kept.state, answers, kept.sent)
 
 
-def require_open(call: RunningCall, record: ParkedRecord) -> None:
-    """Raises `CallError` if nobody has answered in time."""
+def _note_answer(call: RunningCall, record: ParkedRecord, number: int) -> None:
+    """Note for the audit who has answered. Raises `CallError` if nobody has in time."""
+    call.record.rounds = number
     if record.decision == "expired":
+        call.record.answered = "expired"
         raise _rejected(call, ErrorCode.INPUT_EXPIRED, "and got no answer in time", "Call it again if it is needed.")
+    call.record.answered = f"answered by {record.by}" if record.by else ""
 
 
-async def ask_for_input(context: WorkerContext, call: RunningCall, needed: InputNeeded) -> Parked | SentRound:
+async def ask_for_input(call: RunningCall, needed: InputNeeded) -> Parked | SentRound:
     """What becomes of a call whose server has asked: it waits, or is sent again with what the server gave for itself.
 
     Raises:
@@ -109,13 +106,15 @@ async def ask_for_input(context: WorkerContext, call: RunningCall, needed: Input
     return Parked(INPUT_REQUIRED, expires_s, digest, 1, about, asked.questions, kept.fields())
 
 
-async def send_as_asker(sending: Awaitable[T], call: RunningCall) -> T:
+async def send_as_asker(context: WorkerContext, sending: Awaitable[T], call: RunningCall) -> T:
     """Send a call whose server may ask its caller something, and is told so."""
-    asker = ASKER.set(_Caller())
+    asker = HeldInput(context, call)
+    token = ASKER.set(asker)
     try:
         return await sending
     finally:
-        ASKER.reset(asker)
+        ASKER.reset(token)
+        asker.end()
 
 
 async def require_same(call: RunningCall, sent: SentRound) -> None:
@@ -123,19 +122,6 @@ async def require_same(call: RunningCall, sent: SentRound) -> None:
     if sent.sent and sent.sent != await digest_of(call):
         what = "and was answered for other arguments than those that would be sent"
         raise _rejected(call, ErrorCode.INPUT_REQUIRED, what, "Call it again: it asks once more.")
-
-
-def describe_caller(call: RunningCall) -> dict[str, object]:
-    """Whose call it is, for people."""
-    mask = call.connection.masker.mask
-    about = {
-        "server": call.server,
-        "tool": call.tool,
-        "agent_id": mask(call.info.agent_id or "")[:_NAME_CHARS],
-        "run_id": mask(call.info.run_id or "")[:_NAME_CHARS],
-        "principal": "" if call.principal == ANONYMOUS else call.principal,
-    }
-    return {name: value for name, value in about.items() if value}
 
 
 def input_error(call: RunningCall, error: Exception) -> CallError | None:

@@ -278,7 +278,7 @@ class Invocation:
     def _send_once(self, session: Session, timeout_s: float) -> Awaitable[Any]:
         call = self._call
         sending = self._operation.send(call, session, timeout_s)
-        return send_as_asker(sending, call) if call.info.park and call.delivery is not None else sending
+        return send_as_asker(self._context, sending, call) if call.info.park and call.delivery is not None else sending
 
     async def _ask(self, needed: InputNeeded) -> Ending:
         """The server asks something: the call waits, or is sent again at once."""
@@ -286,7 +286,7 @@ class Invocation:
         self._connection.availability.record_answer()
         self._connection.recent_calls.record(failed=False)
         call.may_have_run = self._lost_attempts > 0
-        asked = await ask_for_input(self._context, call, needed)
+        asked = await ask_for_input(call, needed)
         if isinstance(asked, Parked):
             return asked
         call.sent_round = asked

@@ -16,20 +16,20 @@ from tarsy_tasks.worker.calls.call_approval import APPROVAL, approval_of
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.running_call import RunningCall
 
-__all__ = ["NO_LIMIT_S", "build_parking", "build_state", "find_parked"]
+__all__ = ["NO_LIMIT_S", "build_parking", "find_parked"]
 
 NO_LIMIT_S = 24 * 3600.0
 """For callers that name no timeout: the server's own limits are all that bounds the call."""
 _TEXTS = {
     "approval": "`{server}.{tool}` waits for a person to approve it. It has not run. Its answer comes when they have "
     "decided; do not call it again meanwhile.",
-    INPUT_REQUIRED: "`{server}.{tool}` waits for answers to questions of its MCP server. It has not completed. Its answer "
-    "comes when they were answered; do not call it again meanwhile.",
+    INPUT_REQUIRED: "`{server}.{tool}` waits for answers to questions of its MCP server. It has not completed. Its "
+    "answer comes when they were answered; do not call it again meanwhile.",
 }
 """What models can be told, by reason."""
 
 
-def build_parking(context: WorkerContext, call: RunningCall, parked: Parked) -> Parking:
+def build_parking(context: WorkerContext, call: RunningCall, parked: Parked, *, holds_session: bool = False) -> Parking:
     """What is written of a call that is parked now, for the first time or again after its worker was lost."""
     now = context.clock.now()
     before = call.parked
@@ -47,7 +47,7 @@ def build_parking(context: WorkerContext, call: RunningCall, parked: Parked) -> 
     if parked.reason != APPROVAL and (approved := approval_of(before)) is not None and approved.decision == "approved":
         record |= {"approved": approved.digest, "approved_by": approved.by}
     kept = dict(parked.kept)
-    return Parking(record, until, build_state(context, call, parked, now, until), kept)
+    return Parking(record, until, _state_of(context, call, parked, now, until, holds_session=holds_session), kept)
 
 
 async def find_parked(context: WorkerContext, call: RunningCall) -> ParkedRecord | None:
@@ -68,8 +68,8 @@ def _allowance_s(call: RunningCall) -> float:
     return round(min(times), 3)
 
 
-def build_state(
-    context: WorkerContext, call: RunningCall, parked: Parked, now: float, until: float, *, holds_session: bool = False
+def _state_of(
+    context: WorkerContext, call: RunningCall, parked: Parked, now: float, until: float, *, holds_session: bool
 ) -> str:
     """The state of the task, as Celery's result backend writes it. Empty if results are in another Redis: the script
     that parks a call does not reach that one."""

@@ -34,6 +34,7 @@ from tarsy_tasks.celery_app import broker_urls
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.config.inheritance import Inheritance
 from tarsy_tasks.settings import load_settings
+from tarsy_tasks.worker.calls.asking_connections import AskingConnections
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.execution import CallRunner
 from tarsy_tasks.worker.calls.interceptors import build_answering, build_interceptors, has_approvals, has_cache
@@ -59,6 +60,7 @@ from tarsy_tasks.worker.process.task_events import send_unsent
 from tarsy_tasks.worker.reporting.audit_writer import Audit
 from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tarsy_tasks.worker.reporting.server_lines import ServerLines
+from tarsy_tasks.worker.sessions.asking import AskingConnection
 from tarsy_tasks.worker.sessions.connecting import connect_servers, served_servers
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 from tarsy_tasks.worker.sessions.connections import Connections, build_connection
@@ -141,10 +143,14 @@ class TaskPool(ThreadsTaskPool):
             for each in (suspended, pauses, reporter, budgets):
                 each.tend(exchange)
 
+        context.slots = self._bulkhead
+        context.asking = AskingConnections(lambda shared: AskingConnection(shared, self._sessions))
         keeping = (context.audit, context.instance, servers, context.lease_s, tend)
         self._leases = LeaseKeeper(self.app, *keeping)
         changes = ResourceChanges(context.connections, context.in_flight.exchange)
-        context.connections.inform(self._bulkhead, suspended, pauses, changes, self._leases, self.isolated)
+        context.connections.inform(
+            self._bulkhead, suspended, pauses, changes, self._leases, self.isolated, context.asking
+        )
         grace_s = context.settings.shutdown_grace_s
         self.server_changes = ServerChanges(context.connections, self, self._connect, grace_s)
         self._shutdown = ShutdownWatch(context.settings.shutdown_grace_s, self._end_all)
@@ -283,7 +289,9 @@ class TaskPool(ThreadsTaskPool):
             await connection.close()
 
         closing = [self._loop.submit(close(connection)) for connection in self._context.connections.values()]
-        closing += [self._loop.submit(each.close()) for each in (self.server_changes, self.isolated)]
+        asking = self._context.asking
+        kept = (self.server_changes, self.isolated, *((asking,) if asking is not None else ()))
+        closing += [self._loop.submit(each.close()) for each in kept]
         wait_for(closing, _CLOSE_S)
         for each in (self.fetcher, self._context.in_flight.exchange, self._context.results):
             self._loop.call_soon(each.close)

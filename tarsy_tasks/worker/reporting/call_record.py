@@ -118,6 +118,12 @@ class CallRecord:
         """What was called, in words."""
         return f"`{self.server}.{self.tool}`"
 
+    @property
+    def input(self) -> str:
+        """Its rounds of questions, for the audit."""
+        rounds = f"{self.rounds} round{'s' if self.rounds != 1 else ''}"
+        return f"{rounds}, {self.answered}" if self.answered else rounds
+
     def write(self, status: str | None = None, result: Any = None, size_bytes: int | None = None) -> AuditWrite:
         """As `AuditSource.write`."""
         return self._recorder.build_write(self, self._ending(status, result), size_bytes)

@@ -72,6 +72,7 @@ class SessionContext:
         child_watch: Ends them when the worker is gone.
         new_suspension: For each server, how long it may cost too much.
         agent_secrets: The directory with the credentials of agents.
+        elicits: Servers of the handshake era may ask: the callers of these sessions can answer.
         sign_ins: The tokens of persons who have signed in to servers; None: there is no Redis to read them from.
     """
 
@@ -81,6 +82,7 @@ class SessionContext:
     new_suspension: Callable[[], Suspension] = Suspension
     agent_secrets: Path | None = None
     sign_ins: SignInTokens | None = None
+    elicits: bool = False
 
 
 class SessionOpener:
@@ -134,6 +136,7 @@ class SessionOpener:
         self.errors = ConnectionErrors(server, masker, self._output, lambda: self._transport.address)
         self._connect_s = server.timeouts.connect_s
         self._mode: Mode = "auto"
+        self._elicits = context.elicits
         self._left_out: Mapping[str, str] = {}
 
     @property
@@ -231,7 +234,9 @@ class SessionOpener:
 
     def _new_session(self, mode: Mode) -> Session:
         heard = self._on_tools, self._on_resources, self._note_left_out
-        return Session(self._server, self._transport, mode, *heard, self._masker, self._long_work)
+        session = Session(self._server, self._transport, mode, *heard, self._masker, self._long_work)
+        session.elicits = self._elicits
+        return session
 
     def _note_left_out(self, tools: Mapping[str, str]) -> None:
         """The server listed tools that are not valid; logged when they change."""

@@ -25,7 +25,7 @@ from tarsy_tasks.worker.long_work import LongWork, charged_in_full
 from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.sessions.call_errors import describe_error
 from tarsy_tasks.worker.sessions.capabilities import describe_capabilities
-from tarsy_tasks.worker.sessions.input_requests import keep_questions
+from tarsy_tasks.worker.sessions.input_requests import answer_elicitation, keep_questions
 from tarsy_tasks.worker.sessions.list_changes import ListChanges
 from tarsy_tasks.worker.sessions.listing import Listed, ListingError, UnmaskedTool, list_all_tools
 from tarsy_tasks.worker.sessions.output_check import find_output_problem
@@ -64,6 +64,7 @@ class Session:
         in_flight: Number of running calls.
         is_handshake_era: The server uses a protocol before 2026-07-28.
         longest_call_s: The longest timeout of the running calls.
+        elicits: Its callers can answer what the server asks, in the handshake era; to be set before `open`.
         died_in_handshake: The server ended before the handshake was complete.
 
     Args:
@@ -88,7 +89,7 @@ class Session:
         self.protocol = self.server_info = self.instructions = self.end_reason = ""
         self.capabilities: tuple[str, ...] = ()
         self.opened_at = 0.0
-        self.lost = self.is_handshake_era = self.died_in_handshake = False
+        self.lost = self.is_handshake_era = self.died_in_handshake = self.elicits = False
         self.in_flight = 0
         self.longest_call_s = 0.0
         self._server = server
@@ -146,6 +147,7 @@ class Session:
                     cache=None,
                     mode=self._mode,
                     message_handler=changes.hear,
+                    elicitation_callback=answer_elicitation if self.elicits else None,
                 ) as client:
                     self._client = client
                     cast("Any", client.session).validate_tool_result = _accept

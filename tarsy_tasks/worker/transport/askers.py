@@ -23,6 +23,10 @@ class Asker(Protocol):
         """The answer to a question, in the handshake era."""
         ...
 
+    def note_ambiguous(self) -> None:
+        """A question may have been about this request, or about another one."""
+        ...
+
 
 ASKER: ContextVar[Asker | None] = ContextVar("asker", default=None)
 """Who sends the requests of this context; None: whoever it is answers nothing."""
@@ -46,4 +50,8 @@ class Askers:
         """Whom a question concerns; `stream` is the request on whose stream it came, if it came on one."""
         if stream is not None:
             return self._by_request.get(coerce_request_id(stream))
-        return next(iter(self._by_request.values())) if len(self._by_request) == 1 else None
+        if len(self._by_request) == 1:
+            return next(iter(self._by_request.values()))
+        for asker in self._by_request.values():
+            asker.note_ambiguous()
+        return None

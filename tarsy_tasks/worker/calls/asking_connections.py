@@ -1,0 +1,77 @@
+"""Which connection a call uses whose server may ask something (`sessions.asking`): one for each server, when needed.
+
+Isolated sessions, and those with the credentials of an agent, are not asked in the handshake era.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from tarsy_tasks.errors import NoSessionError
+from tarsy_tasks.worker.calls.running_call import RunningCall
+from tarsy_tasks.worker.sessions.asking import AskingConnection
+from tarsy_tasks.worker.sessions.connection import ServerConnection
+
+__all__ = ["AskingConnections"]
+
+
+class AskingConnections:
+    """Those of one worker; `KeptPerServer`.
+
+    Attributes:
+        waiting: How many of its calls wait for an answer now.
+    """
+
+    def __init__(self, connect: Callable[[ServerConnection], AskingConnection]) -> None:
+        self._connect = connect
+        self._by_server: dict[str, AskingConnection] = {}
+        self._background: set[asyncio.Task[None]] = set()
+        self.waiting = 0
+
+    @asynccontextmanager
+    async def lend(self, call: RunningCall, shared: ServerConnection) -> AsyncGenerator[ServerConnection]:
+        """The connection for a call that may be asked; `shared` is that of all calls of its server."""
+        if call.connection is not shared or shared.server.elicitation.wait_s <= 0 or not await _is_old(shared):
+            yield call.connection
+            return
+        name = shared.server.name
+        asking = self._by_server.get(name)
+        if asking is None:
+            asking = self._by_server[name] = self._connect(shared)
+        if not asking.takes_turns:
+            yield asking
+            return
+        async with asking.turn:
+            yield asking
+
+    def add(self, connection: ServerConnection) -> None:
+        """As `KeptPerServer.add`."""
+        self.remove(connection.server.name)
+
+    def remove(self, server: str) -> None:
+        """As `KeptPerServer.remove`."""
+        if (asking := self._by_server.pop(server, None)) is not None:
+            self.spawn(asking.close())
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have something done that no call waits for."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def close(self) -> None:
+        """Close all of them."""
+        for server in [*self._by_server]:
+            self.remove(server)
+        if self._background:
+            await asyncio.wait({*self._background})
+
+
+async def _is_old(connection: ServerConnection) -> bool:
+    """Whether a server is of the handshake era. One that cannot be reached is not asked."""
+    session = connection.session
+    if session is None:
+        with suppress(NoSessionError):
+            session = await connection.connected_for_call()
+    return session is not None and session.is_handshake_era
