@@ -30,20 +30,32 @@ class AskingConnections:
         self.waiting = 0
 
     @asynccontextmanager
-    async def lend(self, call: RunningCall, shared: ServerConnection) -> AsyncGenerator[ServerConnection]:
-        """The connection for a call that may be asked; `shared` is that of all calls of its server."""
-        if call.connection is not shared or shared.server.elicitation.wait_s <= 0 or not await _is_old(shared):
+    async def lend(self, call: RunningCall, shared: ServerConnection | None) -> AsyncGenerator[ServerConnection | None]:
+        """The connection for a call that may be asked; None if it has to come again, because others are asked now.
+
+        Args:
+            shared: That of all calls of its server.
+        """
+        if (
+            shared is None
+            or call.connection is not shared
+            or shared.server.elicitation.wait_s <= 0
+            or not await _is_old(shared)
+        ):
             yield call.connection
             return
         name = shared.server.name
         asking = self._by_server.get(name)
         if asking is None:
             asking = self._by_server[name] = self._connect(shared)
-        if not asking.takes_turns:
-            yield asking
+        if asking.takes_turns and asking.users:
+            yield None
             return
-        async with asking.turn:
+        asking.users += 1
+        try:
             yield asking
+        finally:
+            asking.users -= 1
 
     def add(self, connection: ServerConnection) -> None:
         """As `KeptPerServer.add`."""

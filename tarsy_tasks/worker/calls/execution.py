@@ -35,6 +35,8 @@ from tarsy_tasks.worker.calls.running_call import RunningCall, ignore_end
 
 __all__ = ["CallExecution", "CallRunner", "WorkerStopping"]
 
+_TURN_S = 0.3
+
 ReportEnding = Callable[[Ending | BaseException], Awaitable[None] | None]
 """Takes an ending. What it returns, if anything, is awaited in the task of the call: another one would cost more."""
 
@@ -174,7 +176,10 @@ class CallExecution:
             async with agents.lend(self._call.principal) as self._call.connection:
                 return await self._prepared()
         if call.info.park and call.delivery is not None and (asking := self._context.asking) is not None:
-            async with asking.lend(call, self._context.connections.get(call.server)) as call.connection:
+            async with asking.lend(call, self._context.connections.get(call.server)) as lent:
+                if lent is None:
+                    return Requeued("its server may ask one caller at a time", _TURN_S)
+                call.connection = lent
                 return await self._go_on()
         return await self._go_on()
 

@@ -5,7 +5,6 @@ once for a session. It is opened by the first call that needs it, and closed whe
 request says so by itself (`input_requests`), and there is no such connection.
 """
 
-import asyncio
 from dataclasses import replace
 
 from tarsy_tasks.worker.sessions.connection import ServerConnection
@@ -19,8 +18,9 @@ _IDLE_S = 600.0
 
 class AskingConnection(ServerConnection):
     """Attributes:
-    turn: Held by a call, if calls take turns.
-    takes_turns: The server asks, and over this transport it cannot be told which of several running calls it is about.
+    users: How many calls use it now.
+    takes_turns: The server asks, and over this transport it cannot be told which of several running calls it is about:
+        so there is one at a time.
 
     Args:
         shared: The connection of the worker to the same server. What is learned about the server is passed on to it.
@@ -33,7 +33,7 @@ class AskingConnection(ServerConnection):
         self._shared = shared
         self.recent_calls, self.counted = shared.recent_calls, shared.counted
         self.on_pause = shared.pause
-        self.turn = asyncio.Lock()
+        self.users = 0
         self.takes_turns = False
 
     async def connected(self) -> Session:
