@@ -81,6 +81,7 @@ class ParkedPage(Page):
 
     async def _show_call(self, view: ParkedCallView, said: str) -> None:
         state, may_decide = await self.reader.state(), self._may_decide(view) and not view.decision
+        may_decide = may_decide and view.reason == "approval"
         values: dict[str, Any] = {"each": view, "said": said, "user": self._user, "may_decide": may_decide}
         self.render_page("parked.html", view="inbox", state=state, **values)
 
@@ -117,6 +118,7 @@ class ParkedPage(Page):
         signature = self.get_query_argument("signature", "")
         return (
             view.needs == 1
+            and view.reason == "approval"
             and secret is not None
             and is_signed(signature, secret.get_secret_value(), view.id, view.digest)
         )

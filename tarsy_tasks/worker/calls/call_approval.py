@@ -22,11 +22,10 @@ from tarsy_tasks.worker.calls.call_digest import digest_of
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.long_work import is_large
+from tarsy_tasks.worker.reporting.approval_requests import APPROVAL
 
-__all__ = ["APPROVAL", "ApprovedArguments", "CallApproval", "approval_of"]
+__all__ = ["ApprovedArguments", "CallApproval", "approval_of"]
 
-APPROVAL = "approval"
-"""Why it waits."""
 _APPROVED = "approval"
 """Where the digest of an approved call is, in `Call.state`."""
 _SHOWN_CHARS = 1000

@@ -107,6 +107,8 @@ class HeldInput:
                 state=parking.state,
                 channel=keys.reply_channel(call.id),
             )
+            if self._context.reporting is not None:
+                self._context.reporting.report_parked(call.id, parking)
             while not self._over.is_set():
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK_S):

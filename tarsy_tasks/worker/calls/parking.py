@@ -12,9 +12,10 @@ from tarsy_tasks.broker.parked_calls import ParkedRecord, Parking
 from tarsy_tasks.interceptors import ANONYMOUS, Parked
 from tarsy_tasks.models import ParkedCall
 from tarsy_tasks.questions import INPUT_REQUIRED
-from tarsy_tasks.worker.calls.call_approval import APPROVAL, approval_of
+from tarsy_tasks.worker.calls.call_approval import approval_of
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.running_call import RunningCall
+from tarsy_tasks.worker.reporting.approval_requests import APPROVAL
 
 __all__ = ["NO_LIMIT_S", "build_parking", "find_parked"]
 

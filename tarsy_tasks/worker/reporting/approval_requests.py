@@ -12,7 +12,10 @@ from tarsy_tasks.broker.parked_calls import Parking
 from tarsy_tasks.settings import Settings
 from tarsy_tasks.telemetry.approval_links import build_link
 
-__all__ = ["ApprovalRequest"]
+__all__ = ["APPROVAL", "ApprovalRequest"]
+
+APPROVAL = "approval"
+"""Why such a call is parked."""
 
 
 class ApprovalRequest(BaseModel):
