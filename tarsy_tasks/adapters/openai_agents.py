@@ -40,8 +40,12 @@ class AgentTools(list[FunctionTool]):
 
     def __init__(self, executor: AsyncToolExecutor, offer: Offer) -> None:
         super().__init__(_build_tool(executor, tool) for tool in offer.tools.values())
+
+        def has_cut(*_: object) -> bool:
+            return bool(executor.own_tools())
+
         for tool in offer.add_later(executor.own_tools(later=True)):  # for a model, once a result was cut
-            self.append(replace(_build_tool(executor, tool), is_enabled=lambda *_: bool(executor.own_tools())))
+            self.append(replace(_build_tool(executor, tool), is_enabled=has_cut))
         self._offer = offer
         self.left_out = offer.left_out
         self.failed_servers = offer.listed.failed_servers
