@@ -1,8 +1,8 @@
 """Parked calls: they wait for a person or for a machine, and hold no slot, no thread and no session meanwhile.
 
-Owns the scripts that park a call, decide about it and wake it; `parked_views` reads those that wait. It knows neither
-Celery nor MCP, and not why a call waits: a worker's interceptor ends a call with `interceptors.Parked`, and looks at
-what was decided when the call comes back.
+Owns the scripts that park a call, decide about it and wake it. It knows neither Celery nor MCP, and not why a call
+waits: a worker's interceptor ends a call with `interceptors.Parked`, and looks at what was decided when the call comes
+back. What people see of them is in `parked_views`.
 
 **States.** A parked call is a message of the in-flight table, as one with an ETA is (`delayed`): its entry stays, so
 Celery's task is unfinished, and chains, groups and chords wait for it. Waking it puts the same message back at the head
@@ -15,7 +15,8 @@ of its queue, and any worker goes on with the same task id:
 - A delivery that ends with parking does not count. A worker that is lost before it has parked a call has lost a lease,
   and the call is delivered again; one that is lost afterwards had it no more. Nothing of a parked call is in a process.
 - A parked call has not begun, so an answer that denies it is sure of that. Whether it runs once when it is woken is
-  decided as for every call, by its begin marker (`deliveries`).
+  decided as for every call, by its begin marker (`deliveries`). One that waits for a task of its server has begun, and
+  its marker stays: it is never sent again.
 
 **Keys.** `tarsy:parked` is a sorted set of the places (queue and tag, as in `tarsy:delayed`) by when they are woken in
 any case. `tarsy:parked:<id>` is the call's record, a hash with a TTL; workers and operators write it, agents cannot:
@@ -23,15 +24,17 @@ any case. `tarsy:parked:<id>` is the call's record, a hash with a TTL; workers a
 | field | |
 |---|---|
 | `home`, `until` | where it goes back to, and when at the latest |
-| `reason`, `about` | why it waits; what people see of it, in JSON, masked (`parked_views`) |
+| `reason`, `about` | why it waits; what people see of it, in JSON, masked (`ParkedCallView`) |
+| `approved`, `approved_by` | of a call that was approved and waits again: the digest that was approved, and by whom |
+| `task` and others | of a call that waits for a task of its server (`server_tasks`) |
 | `digest` | of what was asked: a decision names it, and a worker compares it with what it is about to send |
 | `needs`, `approvals` | how many people have to approve it, and who has, a line each |
 | `principal` | who called, if that is verified: nobody approves a call of their own |
 | `decision`, `by`, `why` | `approved`, `denied`, `answered` or `expired`, once; by whom, and the reason of a denial |
-| `approved`, `approved_by` | of a call that was approved and waits again: the digest that was approved, and by whom |
 | `allowance_s`, `resumed_at` | how long it may take once it is woken, and when that was |
 
 The field `parked` of the call's marker says the same to agents, who may read markers: so a call is withdrawn as ever.
+Woken, it has `resumed`: such a marker outlives the record, so that no agent has a decision count a second time.
 While it is parked, its result is Celery's usual text with the state `PARKED`, which is not one of Celery's states of
 tasks that are done; `ParkedCall` is what agents read there, and it is published as an answer is.
 
@@ -45,14 +48,29 @@ All times are those of Redis. Each script may be sent twice.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.entries import ANNOUNCE, ENTRIES, MARKER_TTL_S
 from tarsy_tasks.broker.exchange import RedisExchange
+from tarsy_tasks.broker.parked_views import TASK, ParkedCallView, load, load_waiting
 from tarsy_tasks.broker.script import NOW, Table, constants, script
-from tarsy_tasks.broker.steps import ANNOUNCE, ENTRIES, KEYS, MARKER_TTL_S
+from tarsy_tasks.broker.steps import KEYS
 
-__all__ = ["KEPT_S", "WAKE", "Decided", "ParkedRecord", "Parking", "decide", "wake_due"]
+__all__ = [
+    "KEPT_S",
+    "TASK",
+    "WAKE",
+    "Decided",
+    "ParkedCallView",
+    "ParkedRecord",
+    "Parking",
+    "decide",
+    "load",
+    "load_waiting",
+    "wake_due",
+]
+
 
 KEPT_S = 24 * 3600
 """How long a record outlives the end of its waiting: a decision that comes too late, or twice, learns so."""
@@ -70,9 +88,15 @@ class ParkedRecord:
         why: The reason that they gave.
         resumed_at: When it was woken; None before.
         allowance_s: How long it may take from then on.
+        task: The server's id of the task that it waits for, a secret; empty: it waits for something else.
+        sent_at: When the server gave it that; time of Redis.
+        attempts: How often it had been sent by then.
+        approval: What had been decided about sending it, as in the audit.
+        charges: As of `Delivery`.
         reason: Why it waits, or waited.
         approved: What was approved of it before, as a digest; empty if nothing was.
         approved_by: By whom.
+        returns: How often it was woken for a task that turned out not to be done.
     """
 
     digest: str
@@ -82,12 +106,19 @@ class ParkedRecord:
     why: str = ""
     resumed_at: float | None = None
     allowance_s: float = 0.0
+    task: str = ""
+    sent_at: float = 0.0
+    attempts: int = 0
+    approval: str = ""
+    charges: str = ""
+    returns: int = 0
     reason: str = ""
     approved: str = ""
     approved_by: str = ""
 
     FIELDS = (
         *("digest", "until", "decision", "by", "why", "resumed_at", "allowance_s"),
+        *("task", "sent_at", "attempts", "approval", "charges", "returns"),
         *("reason", "approved", "approved_by"),
     )
 
@@ -96,20 +127,12 @@ class ParkedRecord:
         """The record, of the values of its `FIELDS`; None if there is none."""
         texts = [each.decode(errors="replace") if isinstance(each, bytes) else each or "" for each in found]
         digest, until, decision, by, why, resumed_at, allowance_s, *more = texts
+        task, sent_at, attempts, approval, charges, n, *before = more
         if not digest:
             return None
         resumed = float(resumed_at) if resumed_at else None
-        return cls(digest, float(until or 0), decision, by, why, resumed, float(allowance_s or 0), *more)
-
-
-class Seen(Protocol):
-    """What a person has seen of a call, as in `parked_views.ParkedCallView`."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def digest(self) -> str: ...
+        waited = digest, float(until or 0), decision, by, why, resumed, float(allowance_s or 0)
+        return cls(*waited, task, float(sent_at or 0), int(attempts or 0), approval, charges, int(n or 0), *before)
 
 
 class Decided(StrEnum):
@@ -118,11 +141,11 @@ class Decided(StrEnum):
     APPROVED = "approved"
     DENIED = "denied"
     COUNTED = "counted"
-    """It counts, and somebody else has to approve the call, too."""
+    """It was recorded, and another person has to approve the call, too."""
     REPEATED = "repeated"
-    """The same person has approved it before, and somebody else has to."""
+    """The same person has approved it before, and another one has to."""
     OWN = "own"
-    """Nobody approves a call of their own."""
+    """It is a call of the same principal."""
     CHANGED = "changed"
     """It is about other arguments than those that the call has."""
     LATE = "late"
@@ -138,7 +161,7 @@ class Decided(StrEnum):
 # Returns 0, and does nothing, if nobody waits for the call any more. With the record of the same question the earlier
 # approvals stay: its worker was lost, and another one asks again.
 @script(
-    constants(marker_ttl_s=MARKER_TTL_S, kept_s=KEPT_S),
+    constants(marker_ttl_s=MARKER_TTL_S, kept_s=KEPT_S, polled_ttl_s=32 * 24 * 3600),
     NOW,
     r"""
     local lease = home .. '\n' .. tag
@@ -153,6 +176,7 @@ class Decided(StrEnum):
     local left_s = math.ceil(math.max(0, ends_at - now))
     if redis.call('HGET', parked_call, 'digest') ~= record.digest then redis.call('DEL', parked_call) end
     for name, value in pairs(record) do redis.call('HSET', parked_call, name, value) end
+    redis.call('HDEL', parked_call, 'decision', 'by', 'why', 'resumed_at')  -- it waits again
     redis.call('HSET', parked_call, 'home', home, 'until', string.format('%.3f', ends_at))
     redis.call('EXPIRE', parked_call, left_s + kept_s)
     if next(kept) then redis.call('DEL', input) end
@@ -162,6 +186,10 @@ class Decided(StrEnum):
     redis.call('HDEL', marker, 'suspect', 'taken')  -- nobody has it: if it is withdrawn, its agent records that
     redis.call('HSET', marker, 'parked', 1)
     redis.call('EXPIRE', marker, left_s + marker_ttl_s)
+    if polled ~= '' then
+        redis.call('ZADD', polled, now + poll_s, lease)
+        redis.call('EXPIRE', polled, polled_ttl_s)
+    end
     if state ~= '' then
         redis.call('SET', stored_result, state, 'EX', left_s + kept_s)
         redis.call('PUBLISH', stored_result, state)
@@ -171,7 +199,18 @@ class Decided(StrEnum):
     """,
     known={**KEYS, "input": (keys.input_key, "tag")},
 )
-def _park(*, home: str, tag: str, ends_at: float, record: Table, kept: Table, state: str, channel: str) -> int: ...
+def _park(
+    *,
+    home: str,
+    tag: str,
+    ends_at: float,
+    record: Table,
+    kept: Table,
+    state: str,
+    channel: str,
+    polled: str,
+    poll_s: float,
+) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +221,16 @@ class Parking:
         record: The fields of its record that are known when it is parked.
         until: When it is woken in any case, in seconds since the epoch by the clock of Redis.
         state: What is stored as the state of the task, in Celery's form; empty to store none.
+        polled: The set of those of its server that wait for a task; empty: it does not.
+        poll_s: In how many seconds the server is asked about the task.
         kept: As of `interceptors.Parked`.
     """
 
     record: dict[str, Any]
     until: float
     state: str
+    polled: str = ""
+    poll_s: float = 0.0
     kept: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def park(self, exchange: RedisExchange, home: str, tag: str) -> bool:
@@ -199,9 +242,11 @@ class Parking:
                 tag=tag,
                 ends_at=self.until,
                 record=self.record,
-                kept=self.kept,
+                kept=dict(self.kept),
                 state=self.state,
-                channel=keys.reply_channel(tag),
+                channel=keys.reply_channel(tag, keys.agent_of_queue(home)),
+                polled=self.polled,
+                poll_s=self.poll_s,
             )
         )
 
@@ -215,22 +260,36 @@ WAKE = (
         garbage_s=600,
         blocked_s=60,
         kept_s=KEPT_S,
+        worker_mark=keys.WORKER_MARK,
+        polled_prefix=keys.polled_key(""),
     )
     + f"\n{ENTRIES}\n{ANNOUNCE}"
     + r"""
     local function wake(place)
         local home, tag = string.match(place, '^([^\n]*)\n(.*)$')
-        local entry = tag and redis.call('HGET', unacked, tag)
+        local entry = tag and entry_of(tag, home)
         if entry then
             local record = parked_prefix .. tag
-            local allowance_s = tonumber(redis.call('HGET', record, 'allowance_s') or '') or 0
+            local given_s, holder, task = unpack(redis.call('HMGET', record, 'allowance_s', 'holder', 'task'))
+            if task then
+                local server = string.match(home, '^' .. queue_prefix .. '([^:]*)')
+                if server then redis.call('ZREM', polled_prefix .. server, place) end
+            end
+            local allowance_s = tonumber(given_s or '') or 0
             local queue, garbage_at, message = split_entry(entry)
+            local list = named_queue(queue, home)
+            if holder then  -- only its worker has the server's process
+                local own = string.match(home, '^(.-)' .. worker_mark) or home
+                own = own .. worker_mark .. holder
+                home, list = own, own .. string.sub(list, #home + 1)
+                queue = list
+            end
             if message then  -- of a damaged entry the sweep makes a dead letter
                 if garbage_at ~= '' then garbage_at = string.format('%.3f', now + allowance_s + garbage_s) end
                 redis.call('HSET', unacked, tag, queue .. '\n' .. garbage_at .. '\n' .. message)
             end
             -- As in `release_due`: keys of another type must not stop the others.
-            local size = message and redis.pcall('RPUSH', named_queue(queue, home), message)
+            local size = message and redis.pcall('RPUSH', list, message)
             local added = redis.pcall('ZADD', waiting_prefix .. home, now, tag)
             if type(size) ~= 'number' and type(added) ~= 'number' then
                 redis.call('ZADD', parked, now + blocked_s, place)
@@ -243,6 +302,7 @@ WAKE = (
                 redis.call('EXPIRE', record, math.ceil(allowance_s) + kept_s)
             end
             redis.call('HDEL', marker_prefix .. tag, 'parked')
+            redis.call('HSET', marker_prefix .. tag, 'resumed', 1)
             redis.call('DEL', result_prefix .. tag)
         end
         redis.call('ZREM', parked, place)
@@ -250,7 +310,8 @@ WAKE = (
     end
     """
 )
-"""A Lua function that puts a parked call back into its queue. It returns the bytes that it has read."""
+"""A Lua function that puts a parked call back into its queue, or into that of the worker that holds what it needs. It
+returns the bytes that it has read."""
 
 
 @script(
@@ -259,7 +320,7 @@ WAKE = (
     r"""
     local home, ends_at, needs, decision, asked, principal, approvals = unpack(redis.call('HMGET', parked_call,
         'home', 'until', 'needs', 'decision', 'digest', 'principal', 'approvals'))
-    if not home then return 'unknown' end
+    if not home or redis.call('HEXISTS', parked_call, 'task') == 1 then return 'unknown' end
     if redis.call('HGET', parked_call, 'reason') ~= 'approval' then return 'other' end
     if decision then return decision == 'expired' and decision or 'late' end
     if asked ~= digest then return 'changed' end
@@ -322,7 +383,7 @@ def wake_due(exchange: RedisExchange) -> float | None:
     return float(due_in_s) if due_in_s else None
 
 
-def decide(redis: Any, view: Seen, *, is_approved: bool, by: str, why: str = "") -> Decided:
+def decide(redis: Any, view: ParkedCallView, *, is_approved: bool, by: str, why: str = "") -> Decided:
     """Approve or deny a parked call, as one person.
 
     Args:

@@ -1,7 +1,7 @@
-"""What people see of the calls that wait for them: `tarsy-tasks inbox` and the dashboard read it.
+"""What people see of parked calls: reading them, one by one or those that wait.
 
-Owns reading the records of `parked_calls`; it changes nothing. Calls of the handshake era, whose sessions wait, are in
-a set of their own (`input_rounds`), because nothing wakes them.
+Owns the shape. What is decided about them, and the record that this is read from, are in `parked_calls`. Calls of the
+handshake era, whose sessions wait, are in a set of their own, because nothing wakes them (`input_rounds`).
 """
 
 import json
@@ -10,8 +10,10 @@ from typing import Any
 
 from tarsy_tasks.broker import keys
 
-__all__ = ["ParkedCallView", "load", "load_waiting"]
+__all__ = ["TASK", "ParkedCallView", "load", "load_waiting"]
 
+TASK = "task"
+"""The reason of a call that waits for a task of its MCP server."""
 _PAGE = 500
 
 
@@ -28,6 +30,7 @@ class ParkedCallView:
         approvals: Who has.
         decision: As in `ParkedRecord`.
         about: What is asked, by whom: `server`, `tool`, `arguments`, `why`, `agent_id`, `run_id`, `principal`, `at`.
+        message: What the server last said of its task.
     """
 
     id: str
@@ -38,6 +41,7 @@ class ParkedCallView:
     approvals: tuple[str, ...]
     decision: str
     about: dict[str, Any]
+    message: str = ""
 
 
 def load(redis: Any, task_id: str) -> ParkedCallView | None:
@@ -45,8 +49,12 @@ def load(redis: Any, task_id: str) -> ParkedCallView | None:
     return _view(task_id, redis.hgetall(keys.parked_key(task_id)))
 
 
-def load_waiting(redis: Any, limit: int) -> tuple[list[ParkedCallView], int]:
-    """The calls that wait for people, those first that expire first, and how many are parked in all."""
+def load_waiting(redis: Any, limit: int, *, has_tasks: bool = False) -> tuple[list[ParkedCallView], int]:
+    """The calls that wait for people, those first that expire first, and how many are parked in all.
+
+    Args:
+        has_tasks: Also those that wait for tasks of servers.
+    """
     found: list[ParkedCallView] = []
     start = 0
     while len(found) < limit:
@@ -59,7 +67,7 @@ def load_waiting(redis: Any, limit: int) -> tuple[list[ParkedCallView], int]:
         answers = pipeline.execute()
         for tag, fields, is_there in zip(tags, answers[::2], answers[1::2], strict=True):
             view = _view(tag, fields) if is_there else None
-            if view is not None and not view.decision:
+            if view is not None and not view.decision and (has_tasks or view.reason != TASK):
                 found.append(view)
         if len(places) < _PAGE:
             break
@@ -86,6 +94,7 @@ def _view(task_id: str, fields: dict[bytes, bytes]) -> ParkedCallView | None:
             approvals=tuple(texts.get("approvals", "").splitlines()),
             decision=texts.get("decision", ""),
             about=json.loads(texts["about"]),
+            message=texts.get("message", ""),
         )
     except (KeyError, ValueError):
         return None

@@ -6,9 +6,8 @@ from typing import Any
 
 import click
 
-from tarsy_tasks.broker import parked_calls, parked_views
-from tarsy_tasks.broker.parked_calls import Decided
-from tarsy_tasks.broker.parked_views import ParkedCallView
+from tarsy_tasks.broker import parked_calls
+from tarsy_tasks.broker.parked_calls import Decided, ParkedCallView
 from tarsy_tasks.cli import FAILED
 from tarsy_tasks.cli.broker import broker
 from tarsy_tasks.cli.output import console, counted, json_option, local_time, notes, print_json, print_table
@@ -26,16 +25,16 @@ _REASONS = {"approval": "approval", INPUT_REQUIRED: "answers"}
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 10_000), help="Maximum number.")
 @json_option
 def inbox(limit: int, *, as_json: bool) -> None:
-    """List the calls that wait for a person, those first that expire first. See `approve`, `deny` and `answer`."""
+    """List the calls that wait for people, those first that expire first. See `approve`, `deny` and `answer`."""
     with broker() as redis:
-        found, total = parked_views.load_waiting(redis, limit)
+        found, total = parked_calls.load_waiting(redis, limit)
     if as_json:
         print_json({"calls": [_as_json(view) for view in found], "parked": total})
         return
     columns = ("id", "waits for", "tool", "arguments or question", "agent", "waits until", "approved by")
-    print_table(columns, map(_row, found), nothing="nothing waits for a person")
+    print_table(columns, map(_row, found), nothing="no calls wait for people")
     if len(found) == limit < total:
-        notes.print(f"of {counted(total, 'call')} that are parked; --limit shows more")
+        notes.print(f"of {counted(total, 'parked call')}; --limit shows more")
 
 
 _id = click.argument("task_id", metavar="ID")
@@ -49,7 +48,7 @@ _by = click.option("--as", "by", default="", metavar="NAME", help="Who decides; 
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 def approve(task_id: str, by: str, why: str, *, yes: bool, as_json: bool) -> None:
-    """Approve a call that waits in the inbox; it runs then, once, as it is shown. Exit code 1 when it does not."""
+    """Approve a call of the inbox; it then runs, once, as shown. Exit code 1 when it was not approved."""
     _decide(task_id, by, why, is_approved=True, asks=not (yes or as_json), as_json=as_json)
 
 
@@ -59,7 +58,7 @@ def approve(task_id: str, by: str, why: str, *, yes: bool, as_json: bool) -> Non
 @click.option("--why", default="", help="The reason, for the agent and the audit.")
 @json_option
 def deny(task_id: str, by: str, why: str, *, as_json: bool) -> None:
-    """Deny a call that waits in the inbox; its agent gets the reason. Exit code 1 when it is not denied."""
+    """Deny a call of the inbox; its agent gets the reason. Exit code 1 when it was not denied."""
     _decide(task_id, by, why, is_approved=False, asks=False, as_json=as_json)
 
 
@@ -68,7 +67,7 @@ def _decide(task_id: str, by: str, why: str, *, is_approved: bool, asks: bool, a
     if len(why) > LONGEST_WHY:
         raise click.UsageError(f"--why takes a reason of up to {LONGEST_WHY} characters")
     with broker() as redis:
-        view = parked_views.load(redis, task_id)
+        view = parked_calls.load(redis, task_id)
         if view is not None and asks:
             for name, value in _as_json(view).items():
                 text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -107,7 +106,7 @@ def _row(view: ParkedCallView) -> tuple[str, ...]:
         view.id,
         _REASONS.get(view.reason, view.reason),
         f"{about.get('server', '')}.{about.get('tool', '')}",
-        (str(about.get("arguments", "")) or _questions(view))[:_SHORT_CHARS],
+        (_questions(view) or str(about.get("arguments", "")))[:_SHORT_CHARS],
         str(about.get("principal") or about.get("agent_id", "")),
         local_time(view.until),
         ", ".join(view.approvals) + needs,

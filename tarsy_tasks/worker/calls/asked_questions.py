@@ -13,7 +13,6 @@ from mcp_types import ElicitRequestURLParams
 
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.input_answers import AskedQuestion
-from tarsy_tasks.interceptors import ANONYMOUS
 from tarsy_tasks.masking.names import rate_name
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.questions import InputQuestion
@@ -22,7 +21,7 @@ from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.sessions.definition_fields import mask_object
 from tarsy_tasks.worker.transport.askers import ElicitParams
 
-__all__ = ["MOST_ROUNDS", "AskedInput", "describe_caller", "read_questions"]
+__all__ = ["MOST_ROUNDS", "AskedInput", "read_questions"]
 
 MOST_ROUNDS = 10
 """How often a server may ask in one call."""
@@ -69,19 +68,6 @@ def read_questions(asked: Mapping[str, ElicitParams], call: RunningCall) -> Aske
         shown[name] = question
         kept.append(read)
     return AskedInput(tuple(shown.values()), tuple(kept))
-
-
-def describe_caller(call: RunningCall) -> dict[str, object]:
-    """Whose call it is, for people."""
-    mask = call.connection.masker.mask
-    about = {
-        "server": call.server,
-        "tool": call.tool,
-        "agent_id": mask(call.info.agent_id or "")[:_NAME_CHARS],
-        "run_id": mask(call.info.run_id or "")[:_NAME_CHARS],
-        "principal": "" if call.principal == ANONYMOUS else call.principal,
-    }
-    return {name: value for name, value in about.items() if value}
 
 
 def _read_one(

@@ -4,27 +4,38 @@ Isolated sessions, and those with the credentials of an agent, are not asked in 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, Protocol
 
 from tarsy_tasks.errors import NoSessionError
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.sessions.asking import AskingConnection
 from tarsy_tasks.worker.sessions.connection import ServerConnection
+from tarsy_tasks.worker.sessions.opening import SessionContext
 
 __all__ = ["AskingConnections"]
+
+
+class Slots(Protocol):
+    """Counts what runs, by queue."""
+
+    def enter(self, queue: str) -> None: ...
+
+    def leave(self, queue: str) -> None: ...
 
 
 class AskingConnections:
     """Those of one worker; `KeptPerServer`.
 
     Attributes:
+        slots: What takes part of the worker: a call that waits takes none.
         waiting: How many of its calls wait for an answer now.
     """
 
-    def __init__(self, connect: Callable[[ServerConnection], AskingConnection]) -> None:
-        self._connect = connect
+    def __init__(self, sessions: SessionContext, slots: Slots) -> None:
+        self._sessions = sessions
+        self.slots = slots
         self._by_server: dict[str, AskingConnection] = {}
         self._background: set[asyncio.Task[None]] = set()
         self.waiting = 0
@@ -47,7 +58,7 @@ class AskingConnections:
         name = shared.server.name
         asking = self._by_server.get(name)
         if asking is None:
-            asking = self._by_server[name] = self._connect(shared)
+            asking = self._by_server[name] = AskingConnection(shared, self._sessions)
         if asking.takes_turns and asking.users:
             yield None
             return

@@ -1,4 +1,4 @@
-"""A digest of what a call sends: server, tool and arguments. By it a decision or an answer belongs to one call."""
+"""A digest of a call: server, tool, arguments and principal. By it a decision or an answer belongs to one call."""
 
 from math import inf
 
@@ -11,7 +11,7 @@ __all__ = ["digest_of"]
 
 async def digest_of(call: RunningCall) -> str:
     """Of a call as it would be sent now."""
-    asked = [call.server, call.tool, call.arguments]
+    asked = [call.server, call.tool, call.arguments, call.principal]
     if is_large(call.arguments):
         canonical = await call.connection.long_work.run(build_canonical, asked, allowed_s=inf)
     else:

@@ -21,6 +21,7 @@ from tarsy_tasks.interceptors import Answer, Ending, Parked, Requeued
 from tarsy_tasks.methods import ANSWER_INPUT
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.questions import INPUT_REQUIRED
 from tarsy_tasks.telemetry.metrics import NO_TOOL
 from tarsy_tasks.worker.calls.chain import Interceptors, run_through
 from tarsy_tasks.worker.calls.content import TEXT_LIMIT, mask_result
@@ -32,6 +33,8 @@ from tarsy_tasks.worker.calls.large_results import cut_result
 from tarsy_tasks.worker.calls.operation import Operation
 from tarsy_tasks.worker.calls.parking import build_parking
 from tarsy_tasks.worker.calls.running_call import RunningCall, ignore_end
+from tarsy_tasks.worker.calls.server_tasks import never_deny_task
+from tarsy_tasks.worker.calls.task_answer import answer_task
 
 __all__ = ["CallExecution", "CallRunner", "WorkerStopping"]
 
@@ -147,7 +150,8 @@ class CallExecution:
                     call.delivery.wait_s = min(ending.after_s, call.deadline - time.monotonic())
                 await self._unbegin()  # or another worker would wait for this one's answer
             if isinstance(ending, Parked) and call.delivery is not None:
-                await self._unbegin()  # it was sent, and not completed
+                if ending.reason == INPUT_REQUIRED:
+                    await self._unbegin()  # it was sent, and not completed
                 call.delivery.parking = build_parking(self._context, call, ending)
             if isinstance(ending, Answer) and (ending.result is not call.built or call.is_large):
                 ending = await self._finished(ending.result)
@@ -188,6 +192,8 @@ class CallExecution:
         return await run_through(self._interceptors.call, self._call, self._invoke)
 
     def _invoke(self) -> Awaitable[Ending]:
+        if self._call.task:
+            return answer_task(self._context, self._call, self._operation)
         return Invocation(self._context, self._call, self._operation, self._interceptors.attempt).run()
 
     def _report_ending(self, ending: Ending | BaseException) -> None:
@@ -224,7 +230,10 @@ class CallExecution:
     def _failure(self, error: CallError) -> Answer:
         call = self._call
         masker = call.connection.masker
-        error = never_deny_run(error, call.record, may_have_run=call.may_have_run)
+        if call.task:
+            error = never_deny_task(call, error)
+        else:
+            error = never_deny_run(error, call.record, may_have_run=call.may_have_run)
         return Answer(build_failure(self._context, error, call.info, call.record, masker, call.repairs))
 
     def _stop(self) -> None:

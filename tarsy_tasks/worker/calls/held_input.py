@@ -22,9 +22,9 @@ from tarsy_tasks.input_answers import dump_asked
 from tarsy_tasks.interceptors import Parked
 from tarsy_tasks.questions import INPUT_REQUIRED
 from tarsy_tasks.telemetry.audit import build_digest
-from tarsy_tasks.worker.calls.asked_questions import MOST_ROUNDS, describe_caller, read_questions
+from tarsy_tasks.worker.calls.asked_questions import MOST_ROUNDS, read_questions
 from tarsy_tasks.worker.calls.context import WorkerContext
-from tarsy_tasks.worker.calls.parking import build_parking
+from tarsy_tasks.worker.calls.parking import build_parking, describe_call
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.sessions.asking import AskingConnection
 from tarsy_tasks.worker.transport.askers import ElicitParams
@@ -67,13 +67,12 @@ class HeldInput:
         if left_s <= 0 or asking is None or asking.waiting >= _MOST_WAITING or call.record.rounds > MOST_ROUNDS:
             return ElicitResult(action="cancel")
         try:
-            parked = self._build(params, left_s)
+            parked = await self._build(params, left_s)
         except CallError as error:
             return ErrorData(code=INVALID_REQUEST, message=error.text)
         asking.waiting += 1
         # Nothing of the worker is busy, and the answer may have to come through the same slots.
-        if (slots := self._context.slots) is not None:
-            slots.leave(call.queue)
+        asking.slots.leave(call.queue)
         try:
             async with asyncio.timeout(left_s):
                 return await self._wait(parked)
@@ -83,15 +82,14 @@ class HeldInput:
         finally:
             asking.waiting -= 1
             asking.spawn(self._let_go(parked.digest))
-            if slots is not None:
-                slots.enter(call.queue)
+            asking.slots.enter(call.queue)
 
-    def _build(self, params: ElicitParams, lasts_s: float) -> Parked:
+    async def _build(self, params: ElicitParams, lasts_s: float) -> Parked:
         call = self._call
         asked = read_questions({_KEY: params}, call)
         kept = InputRound(call.record.rounds, dump_asked(asked.asked), "")
         digest = build_digest(json.dumps([call.id, call.owner, call.attempts, kept.number, kept.asked]))
-        about = {**describe_caller(call), "questions": asked.shown(), "holds_session": True}
+        about = {**await describe_call(call), "questions": asked.shown(), "holds_session": True}
         return Parked(INPUT_REQUIRED, lasts_s, digest, 1, about, asked.questions, kept.fields())
 
     async def _wait(self, parked: Parked) -> ElicitResult:
@@ -105,7 +103,7 @@ class HeldInput:
                 record={**parking.record, "held": 1},
                 kept=dict(parking.kept),
                 state=parking.state,
-                channel=keys.reply_channel(call.id),
+                channel=keys.reply_channel(call.id, keys.agent_of_queue(call.queue)),
             )
             if self._context.reporting is not None:
                 self._context.reporting.report_parked(call.id, parking)

@@ -21,10 +21,11 @@ from tarsy_tasks.interceptors import Parked
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.questions import INPUT_REQUIRED
 from tarsy_tasks.telemetry.audit import build_digest
-from tarsy_tasks.worker.calls.asked_questions import MOST_ROUNDS, describe_caller, read_questions
+from tarsy_tasks.worker.calls.asked_questions import MOST_ROUNDS, read_questions
 from tarsy_tasks.worker.calls.call_digest import digest_of
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.held_input import HeldInput
+from tarsy_tasks.worker.calls.parking import describe_call
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.calls.sent_round import SentRound
 from tarsy_tasks.worker.sessions.input_requests import InputNeeded
@@ -36,7 +37,6 @@ T = TypeVar("T")
 __all__ = [
     "MOST_ROUNDS",
     "ask_for_input",
-    "describe_caller",
     "find_round",
     "input_error",
     "require_same",
@@ -102,7 +102,7 @@ async def ask_for_input(call: RunningCall, needed: InputNeeded) -> Parked | Sent
     kept = InputRound(number, dump_asked(asked.asked), sent, state)
     digest = build_digest(json.dumps([sent, number, state, kept.asked]))
     expires_s = call.connection.server.elicitation.expires_s
-    about = {**describe_caller(call), "questions": asked.shown()}
+    about = {**await describe_call(call), "questions": asked.shown()}
     return Parked(INPUT_REQUIRED, expires_s, digest, 1, about, asked.questions, kept.fields())
 
 

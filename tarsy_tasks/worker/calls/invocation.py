@@ -26,6 +26,7 @@ from tarsy_tasks.worker.calls.event_feed import Extension
 from tarsy_tasks.worker.calls.input_rounds import ask_for_input, input_error, require_same, send_as_asker
 from tarsy_tasks.worker.calls.operation import Operation
 from tarsy_tasks.worker.calls.running_call import RunningCall
+from tarsy_tasks.worker.calls.server_tasks import keep_task
 from tarsy_tasks.worker.sessions.backoff import FailedAttempt, backoff
 from tarsy_tasks.worker.sessions.call_errors import call_error, describe_error, lost_error, timeout_error
 from tarsy_tasks.worker.sessions.input_requests import InputNeeded
@@ -38,6 +39,7 @@ from tarsy_tasks.worker.sessions.recovery import (
     pause_of,
     retry_after_s,
 )
+from tarsy_tasks.worker.sessions.server_tasks import CreatedTask
 from tarsy_tasks.worker.sessions.session import Session
 
 __all__ = ["Invocation", "end_after", "may_replay", "unsent_error"]
@@ -127,6 +129,7 @@ class Invocation:
         call: What to send; its arguments fit the tool's schema.
         operation: How to send it.
         steps: The interceptors of each attempt.
+        context: For a call that is answered with a task.
 
     `call.attempts`, `call.may_have_run` and the steps of `call.record` are kept current.
     """
@@ -209,9 +212,16 @@ class Invocation:
                 ) from failure.error
             if (error := input_error(self._call, failure.error)) is not None:
                 raise error from failure.error
-            ending = self._connection.errors.describe_end(failure.end_reason)
+            errors = self._connection.errors
+            ending, sign_in = errors.describe_end(failure.end_reason), errors.find_sign_in(failure.error)
             raise call_error(
-                failure.error, failure.recovery, *self._names, failure.timeout_s, ending, self._connection.masker
+                failure.error,
+                failure.recovery,
+                *self._names,
+                failure.timeout_s,
+                ending,
+                self._connection.masker,
+                sign_in,
             ) from failure.error
         except CallError as failure:
             if self._lost_attempts:
@@ -272,6 +282,8 @@ class Invocation:
         connection.recent_calls.record(failed=bool(found.is_error))
         if call.sent_round is not None:
             call.fresh_s = 0.0  # what depends on answers is kept for nobody else
+        if isinstance(found, CreatedTask):
+            return await keep_task(self._context, call, found, self._deadline)
         call.built = await self._operation.build_result(call, found)
         return Answer(call.built)
 

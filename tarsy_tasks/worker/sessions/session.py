@@ -8,13 +8,14 @@ is decided in `connection`; `list_changes` notices when the list of tools has ch
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, cast
 
 from mcp import Client, MCPError
+from mcp.client.subscriptions import Subscription
 from mcp.shared.dispatcher import Dispatcher
 from mcp_types import LOG_LEVEL_META_KEY, CallToolResult, Implementation
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
@@ -30,6 +31,7 @@ from tarsy_tasks.worker.sessions.list_changes import ListChanges
 from tarsy_tasks.worker.sessions.listing import Listed, ListingError, UnmaskedTool, list_all_tools
 from tarsy_tasks.worker.sessions.output_check import find_output_problem
 from tarsy_tasks.worker.sessions.recovery import REQUEST_TIMEOUT, Executed, classify_error
+from tarsy_tasks.worker.sessions.server_tasks import TaskCreated, TasksExtension
 from tarsy_tasks.worker.sessions.tool_requests import shorten_tool_calls
 from tarsy_tasks.worker.transport.call_listeners import CallListener
 from tarsy_tasks.worker.transport.transports import ServerTransport
@@ -71,6 +73,7 @@ class Session:
         on_tools: Called when the server has changed its tools and listed them.
         on_resources: As of `ListChanges`.
         on_left_out: Called after each listing with the tools that are not valid, and why.
+        takes_tasks: The server may answer calls with tasks.
     """
 
     def __init__(
@@ -83,6 +86,8 @@ class Session:
         on_left_out: Callable[[Mapping[str, str]], None],
         masker: Masker,
         long_work: LongWork,
+        *,
+        takes_tasks: bool = False,
     ) -> None:
         self.tools: Mapping[str, ToolDefinition] = {}
         self._left_out: Mapping[str, str] = {}
@@ -100,6 +105,7 @@ class Session:
         self._on_left_out = on_left_out
         self._masker = masker
         self._long_work = long_work
+        self._extensions = (TasksExtension(),) if takes_tasks else ()
         self._unmasked_tools: Mapping[str, UnmaskedTool] = {}
         self._output_schemas: Mapping[str, Mapping[str, Any]] = {}
         self._client: Client | None = None
@@ -148,6 +154,7 @@ class Session:
                     mode=self._mode,
                     message_handler=changes.hear,
                     elicitation_callback=answer_elicitation if self.elicits else None,
+                    extensions=self._extensions,
                 ) as client:
                     self._client = client
                     cast("Any", client.session).validate_tool_result = _accept
@@ -236,8 +243,9 @@ class Session:
         listener: CallListener | None = None,
         answers: Mapping[str, Any] = NO_ANSWERS,
     ) -> CallToolResult:
-        """Send one call; raises what the SDK raises. Only for a listener the server is asked for progress, and for the
-        log lines that can be attributed to the call. `answers` are arguments of the SDK, to a question of the server.
+        """Send one call; raises what the SDK raises, and `TaskCreated`. Only for a listener the server is asked for
+        progress, and for the log lines that can be attributed to the call. `answers` are arguments of the SDK, to a
+        question of the server.
         """
         assert self._client is not None
         unmasked = self._unmasked_tools.get(tool)
@@ -257,6 +265,11 @@ class Session:
         except TimeoutError:
             raise MCPError(REQUEST_TIMEOUT, f"it took longer than {timeout_s:.3g} s") from None
 
+    def listen_for(self, uris: Sequence[str]) -> AbstractAsyncContextManager[Subscription]:
+        """A stream of changes of these resources, of which the message handler hears, too; only in the 2026 era."""
+        assert self._client is not None
+        return self._client.listen(resource_subscriptions=uris)
+
     async def _counted(self, sending: Awaitable[T], timeout_s: float) -> T:
         """Await an answer while what is sent counts as running."""
         sent_at = time.monotonic()
@@ -269,6 +282,9 @@ class Session:
         except MCPError as error:
             if classify_error(error).executed is Executed.YES:
                 self._silent_since = time.monotonic()
+            raise
+        except TaskCreated:
+            self._silent_since = time.monotonic()
             raise
         else:
             self._silent_since = time.monotonic()
