@@ -77,11 +77,15 @@ _WORKERS_OWN = (
     keys.error_budget_key("*"),
     keys.cache_key("*"),
     keys.sign_in_key("*"),
+    keys.WATCHES,
+    keys.watch_key("*", "*"),
     keys.QUEUES,
     keys.LEASES,
     keys.DELAYED,
     keys.PARKED,
     keys.parked_key("*"),
+    keys.polled_key("*"),
+    f"{keys.SERVER_TASKS}*",
     keys.SWEEPS,
     keys.DEAD_LETTERS,
     keys.dead_letter_key("*"),
@@ -258,11 +262,14 @@ def _agent(agent: AgentUser) -> list[str]:
         _select_writing(("sadd",), _bindings(names)),
         _select(("set", "get", "del", "expire"), [_GROUPS]),
         # To get answers: with the id of a task comes the right to its result. No patterns, so no agent gets them all.
+        # What is announced for a whole process is heard by its own user only.
         _select_reading(("get", "mget"), [keys.result_key("*")]),
-        _select(("subscribe",), channels=[keys.result_key("*"), keys.reply_channel("*")]),
+        _select(("subscribe",), channels=[keys.result_key("*"), keys.reply_channel("*", own or "")]),
         # To follow its own calls while they run.
         _select(("subscribe",), channels=[keys.events_channel("*", own or ""), keys.SERVER_EVENTS]),
         _select_reading(("get", "mget"), [keys.call_state_key("*", own or "")]),
+        # To go on watching resources, and to end that: what it watches, workers have written.
+        _select_writing(("expire", "del"), [keys.watch_key(own or "", "*")]),
         # To read its own large results. What agents without a user of their own have, all of them can read.
         _select_reading(("getrange",), [keys.large_result_key(own or ":*", "*")]),
         _READ_HEALTH_AND_TOOLS,
@@ -354,7 +361,7 @@ def _channels(database: int) -> list[str]:
     """Answers, remote control, events. Redis compares the text of a pattern to which a client subscribes."""
     return [
         keys.result_key("*"),
-        keys.reply_channel("*"),
+        f"{keys.REPLIES}*",
         f"{keys.EVENTS}*",
         keys.SERVER_EVENTS,
         *_broadcasts(database),

@@ -75,9 +75,11 @@ def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
     from tarsy_tasks.doctor.settings_file import check_settings_file
     from tarsy_tasks.doctor.task_signals import check_task_signals
     from tarsy_tasks.settings import load_settings
+    from tarsy_tasks.worker.transport.provided_credentials import build_credential_source
 
     try:
         settings = load_settings()
+        credentials = build_credential_source(settings)
     except ConfigError as error:
         yield USAGE, [Finding.error("environment", str(error), "correct the variable")]
         return
@@ -114,7 +116,7 @@ def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
                 remedy = "check that Redis still runs, and its log"
                 yield UNAVAILABLE, [Finding.error("redis", f"it stopped answering: {error}", remedy)]
     inheritance = Inheritance(config.servers.values() if config is not None else (), (url,))
-    yield FAILED, check_starts(servers, inheritance, settings.agent_secrets)
+    yield FAILED, check_starts(servers, inheritance, credentials)
 
 
 def _print(finding: Finding) -> None:
