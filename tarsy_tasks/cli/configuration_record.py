@@ -12,7 +12,7 @@ __all__ = ["export", "history", "publish"]
 
 @click.command()
 @click.argument("path", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--digest", help="Of what is in Redis as you have seen it; refused if somebody has changed it since.")
+@click.option("--digest", help="Of the version that you have changed; refused if it is not the current one.")
 @json_option
 def publish(path: Path, digest: str | None, *, as_json: bool) -> None:
     """Make the file at PATH the configuration in Redis (`TARSY_MCP_CONFIG=redis`), for all parts of the deployment."""
