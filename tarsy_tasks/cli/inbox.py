@@ -11,7 +11,7 @@ from tarsy_tasks.broker.parked_calls import Decided, ParkedCallView
 from tarsy_tasks.cli import FAILED
 from tarsy_tasks.cli.broker import broker
 from tarsy_tasks.cli.output import console, counted, json_option, local_time, notes, print_json, print_table
-from tarsy_tasks.telemetry.decision_texts import DECISION_TEXTS, DONE, LONGEST_NAME, LONGEST_WHY
+from tarsy_tasks.telemetry.decision_texts import DECISION_TEXTS, DONE, LONGEST_NAME, LONGEST_WHY, describe_sender
 from tarsy_tasks.telemetry.printable import make_visible
 
 __all__ = ["approve", "deny", "inbox"]
@@ -98,7 +98,7 @@ def _row(view: ParkedCallView) -> tuple[str, ...]:
         view.id,
         f"{about.get('server', '')}.{about.get('tool', '')}",
         str(about.get("arguments", ""))[:_SHORT_CHARS],
-        str(about.get("principal") or about.get("agent_id", "")),
+        describe_sender(about.get("principal", ""), about.get("agent_id", "")),
         local_time(view.until),
         ", ".join(view.approvals) + needs,
     )
