@@ -159,8 +159,15 @@ def _claim(
 ) -> tuple[bytes, bytes, bytes]: ...
 
 
-@script("if redis.call('HGET', session, 'holder') == holder then redis.call('HSET', session, 'open', 1) end")
-def _mark_open(*, session: Key, holder: str) -> None: ...
+# Returns 0, and does nothing, if the claim is no longer there.
+@script(
+    """
+    if redis.call('HGET', session, 'holder') ~= holder then return 0 end
+    redis.call('HSET', session, 'open', 1)
+    return 1
+    """
+)
+def _mark_open(*, session: Key, holder: str) -> int: ...
 
 
 @script(
@@ -355,9 +362,10 @@ class SessionDirectory:
         )
         return Claim(ClaimState(as_text(state)), as_text(holder), as_text(reason))
 
-    async def mark_open(self, session: str) -> None:
-        """Something was opened under the claim: if this worker is lost, so is that."""
-        await _mark_open.run_async(self._exchange, session=session, holder=self._instance)
+    async def mark_open(self, session: str) -> bool:
+        """Something was opened under the claim: if this worker is lost, so is that. Returns whether it still has the
+        claim."""
+        return bool(await _mark_open.run_async(self._exchange, session=session, holder=self._instance))
 
     async def confirm(self, sessions: Iterable[tuple[str, str, str]]) -> None:
         """This worker still has these sessions: servers, keys and principals. They count for the bounds."""

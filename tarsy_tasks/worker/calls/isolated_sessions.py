@@ -170,7 +170,8 @@ class IsolatedSessions:
         is_held = held is not None and not held.connection.is_lost
         is_full = held is None and self._is_full(call.server, limits.max_per_worker)
         # Before others can send anything there.
-        is_full = not self._prepare_queue(call) or is_full
+        home = keys.call_queue(call.server, keys.agent_of_queue(call.queue) or None)
+        is_full = not self.consume_own(home) or is_full
         claim = await self._directory.claim(
             call.server,
             key,
@@ -201,8 +202,8 @@ class IsolatedSessions:
     def _is_full(self, server: str, most: int) -> bool:
         return self._is_closed or len([1 for each in self._held.values() if each.server == server]) >= most
 
-    def _prepare_queue(self, call: RunningCall) -> bool:
-        home = keys.call_queue(call.server, keys.agent_of_queue(call.queue) or None)
+    def consume_own(self, home: str) -> bool:
+        """Take messages also from the queue of this worker beside that one; whether it can."""
         queue = keys.affinity_queue(home, self._context.instance)
         if queue not in self._queues:
             # With a colon in the name of the worker, nothing could be taken back from the queue.
@@ -244,12 +245,17 @@ class IsolatedSessions:
 
         held.timer = asyncio.get_running_loop().call_later(after_s, look)
 
-    async def mark_open(self, held: HeldSession) -> None:
-        """From now on the session has a state."""
-        if held.connection.has_state:
-            with suppress(RedisError, OSError):  # then it is not known to be lost, if this worker is
-                await self._directory.mark_open(held.key)
-                held.is_marked = True
+    async def mark_open(self, held: HeldSession) -> Requeued | None:
+        """From now on the session has a state. Returns how the call ends here if nobody would know when it is lost:
+        this worker has given it up meanwhile, because it stops, or cannot write that down."""
+        if not held.connection.has_state:
+            return None
+        try:
+            held.is_marked = await self._directory.mark_open(held.key)
+        except (RedisError, OSError) as error:
+            logger.warning("Redis cannot be told of an isolated session: %s", error)
+            return Requeued("Redis is unavailable", _WAIT_S)
+        return None if held.is_marked else Requeued("its session was given up before it was used", 0)
 
     async def leave(self, call: RunningCall) -> Requeued | None:
         """An executor needs its session no longer: it is closed when none does. Returns how the call ends here if
@@ -317,5 +323,5 @@ def _wait(call: RunningCall, bound: str) -> Requeued:
     raise CallError(
         ErrorCode.TOO_MANY_SESSIONS,
         f"{call.record.title} did not run: there are as many isolated sessions with MCP server `{call.server}` as this "
-        f"deployment allows{whose}, and none was closed in time. The tool did not run. Try again later.",
+        f"deployment allows{whose}, and none was closed in time. Call it again later.",
     )

@@ -35,7 +35,7 @@ _BATCH = 16
 _LOOK_S = 10.0
 """A connection that is lost without a sign is noticed by looking."""
 _REST_S = 0.01
-"""After a look at sets of agents that brought nothing: names that agents add in vain cost no more than that."""
+"""After a look at sets of agents that brought nothing: names that agents add and do not use cost no more than that."""
 _LEFT_OUT = 2
 """The length of a reply that is no message, but says of which server calls are left out."""
 _LEFT_OUT_S = (0.01, 0.1)

@@ -67,6 +67,17 @@ def test_a_worker_that_dies_before_it_opens_leaves_nothing(table: Deliveries, cl
     assert claim(client, "b", "t1").state is ClaimState.CLAIMED
 
 
+def test_what_was_given_up_is_not_opened(table: Deliveries, client: redis.Redis) -> None:
+    """A worker that stops gives up its sessions; a call that has just opened one goes elsewhere."""
+    announce(table, "a", "b")
+    claim(client, "a", "t1")
+    ask(client, "a", lambda directory: directory.release("desk", KEY, "its worker was stopped."))
+    assert not ask(client, "a", lambda directory: directory.mark_open(KEY))
+    assert claim(client, "b", "t1").state is ClaimState.CLAIMED
+    assert not ask(client, "a", lambda directory: directory.mark_open(KEY))
+    assert ask(client, "b", lambda directory: directory.mark_open(KEY))
+
+
 def test_sessions_are_bounded_per_server_and_agent(table: Deliveries, client: redis.Redis) -> None:
     announce(table, "a")
 
