@@ -12,7 +12,7 @@ from tarsy_tasks.cli import FAILED
 from tarsy_tasks.cli.broker import broker
 from tarsy_tasks.cli.output import console, counted, json_option, local_time, notes, print_json, print_table
 from tarsy_tasks.questions import INPUT_REQUIRED
-from tarsy_tasks.telemetry.decision_texts import DECISION_TEXTS, DONE, LONGEST_NAME, LONGEST_WHY
+from tarsy_tasks.telemetry.decision_texts import DECISION_TEXTS, DONE, LONGEST_NAME, LONGEST_WHY, describe_sender
 from tarsy_tasks.telemetry.printable import make_visible
 
 __all__ = ["approve", "clean_name", "deny", "inbox"]
@@ -107,7 +107,7 @@ def _row(view: ParkedCallView) -> tuple[str, ...]:
         _REASONS.get(view.reason, view.reason),
         f"{about.get('server', '')}.{about.get('tool', '')}",
         (_questions(view) or str(about.get("arguments", "")))[:_SHORT_CHARS],
-        str(about.get("principal") or about.get("agent_id", "")),
+        describe_sender(about.get("principal", ""), about.get("agent_id", "")),
         local_time(view.until),
         ", ".join(view.approvals) + needs,
     )

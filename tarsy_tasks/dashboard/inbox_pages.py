@@ -18,7 +18,7 @@ from tarsy_tasks.dashboard.describe import describe_parked
 from tarsy_tasks.dashboard.page_handlers import Data, Page
 from tarsy_tasks.dashboard.reader import DashboardReader
 from tarsy_tasks.telemetry.approval_links import is_signed
-from tarsy_tasks.telemetry.decision_texts import DECISION_TEXTS, LONGEST_NAME, LONGEST_WHY
+from tarsy_tasks.telemetry.decision_texts import DECISION_TEXTS, LONGEST_NAME, LONGEST_WHY, describe_sender
 
 __all__ = ["InboxData", "InboxPage", "ParkedPage"]
 
@@ -34,7 +34,7 @@ class InboxPage(Page):
                 found = await self.reader.inbox()
             except RedisError as error:
                 state = self.with_outage(state, error)
-        self.show("inbox", state, found=found)
+        self.show("inbox", state, found=found, describe_sender=describe_sender)
 
 
 class InboxData(Data):

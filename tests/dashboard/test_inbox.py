@@ -115,6 +115,7 @@ def test_a_link_opens_a_page_and_only_its_form_decides(
     pending = tools.submit("desk.add", {"key": "linked"})
     asked = wait_for_request(hook, pending)
     assert (asked["type"], asked["server"], asked["tool"], asked["agent_id"]) == ("call.parked", "desk", "add", "sre")
+    assert "waits for approval, for sre (not verified)." in asked["text"]
     assert asked["arguments"] == '{"key":"linked"}'
     headers, body = next(each for each in hook.received if json.loads(each[1])["id"] == pending.id)
     signed = f"{pending.id}.{headers['webhook-timestamp']}.".encode() + body

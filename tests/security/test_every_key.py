@@ -42,6 +42,7 @@ ITS_OWN = {
     keys.result_key("x"): {"GET", "MGET"},
     keys.large_result_key("sre", "x"): {"GETRANGE 0 1"},
     keys.call_state_key("x", "sre"): {"GET", "MGET"},
+    keys.watch_key("sre", "x"): {"EXPIRE 0", "DEL"},
     # which servers there are, if that is in Redis
     CONFIGURATION_KEY: {"HGET f"},
     # claims about calls that no worker took
