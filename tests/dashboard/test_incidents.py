@@ -260,6 +260,8 @@ def test_dead_letters_have_a_page(flower: Flower, open_page: OpenPage) -> None:
     assert retry == f"tarsy-tasks dead-letters retry {DEAD}"
     letter.get_by_role("link").first.click()
     page.get_by_text("SET_ASIDE").first.wait_for()
+    page.goto(f"{flower.url}/mcp/calls?error_code=SET_ASIDE")
+    assert "–" in page.locator(".mcp-calls tbody th").all_inner_texts()
 
 
 def test_a_call_that_waits_for_a_person_says_so(flower: Flower, open_page: OpenPage) -> None:
