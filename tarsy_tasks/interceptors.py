@@ -79,15 +79,17 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """The call waits for a person or a machine, without a slot; it was not sent. An interceptor of yours may get this
-    from `proceed()`, and passes it on; only the package's own park calls.
+    """The call waits for a person or a machine, without a slot. An interceptor of yours may get this from `proceed()`,
+    and passes it on; only the package's own park calls. When the call goes on, it passes all interceptors again.
 
     Attributes:
-        reason: Why it waits: `approval`.
+        reason: Why it waits: `approval`, and it was not sent; or `task`: the MCP server has answered with a task.
         lasts_s: How long it waits at most.
         digest: Of what is asked.
         needs: How many people have to approve it.
         about: What people see of it, masked; JSON.
+        keeps: What is known when it goes on; not shown to anybody.
+        poll_s: Of a task: in how many seconds the server is asked about it.
     """
 
     reason: str
@@ -95,6 +97,8 @@ class Parked:
     digest: str
     needs: int
     about: dict[str, Any]
+    keeps: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    poll_s: float = 0.0
 
 
 Ending = Answer | Parked | Requeued | Dropped

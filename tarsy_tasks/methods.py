@@ -17,6 +17,7 @@ __all__ = [
     "METHODS",
     "READ_RESOURCE",
     "TOOL_CALL",
+    "WATCH_RESOURCE",
     "Method",
     "say_nothing_of_tools",
 ]
@@ -26,6 +27,8 @@ TOOL_CALL = "tool_call"
 LIST_RESOURCES = "resources/list"
 LIST_RESOURCE_TEMPLATES = "resources/templates/list"
 READ_RESOURCE = "resources/read"
+WATCH_RESOURCE = "resources/subscribe"
+"""Of both eras, although a server of the 2026 era is asked by another request."""
 LIST_PROMPTS = "prompts/list"
 GET_PROMPT = "prompts/get"
 COMPLETE = "completion/complete"
@@ -33,7 +36,13 @@ CLOSE_SESSION = "session/close"
 """Of this package, not of MCP: an executor needs its isolated session no longer."""
 
 McpMethod = Literal[
-    "resources/list", "resources/templates/list", "resources/read", "prompts/list", "prompts/get", "completion/complete"
+    "resources/list",
+    "resources/templates/list",
+    "resources/read",
+    "resources/subscribe",
+    "prompts/list",
+    "prompts/get",
+    "completion/complete",
 ]
 Method = McpMethod | Literal["session/close"]
 

@@ -17,6 +17,7 @@ from tarsy_tasks.agent.event_stream import CallEvents, EventBuffer
 from tarsy_tasks.agent.large_results import PAGE_CHARS, Part, check_request, read_part
 from tarsy_tasks.agent.pending_call import BasePendingCall
 from tarsy_tasks.agent.progress_calls import AsyncProgressCalls, OnProgress
+from tarsy_tasks.agent.resource_watch import AsyncResourceWatch
 from tarsy_tasks.agent.resources import Readable, build_completion
 from tarsy_tasks.agent.results import read_listed, read_structured
 from tarsy_tasks.agent.server_event_feed import OnEvent, deliver_in_loop
@@ -79,6 +80,7 @@ class AsyncToolExecutor(BaseExecutor):
         """As `ToolExecutor.close`."""
         self._lister.last = None
         self._events.close()
+        self._end_watches()
         if self._dispatcher.isolated is not None:
             await _run(self._dispatcher.close_sessions())
 
@@ -118,6 +120,10 @@ class AsyncToolExecutor(BaseExecutor):
     ) -> ResourceResult:
         """As `ToolExecutor.read_resource`. When the awaiting task is cancelled, so is the read."""
         return ResourceResult.of(await self._answer(self._read(resource, server, values)))
+
+    async def watch_resource(self, resource: Readable, *, server: str | None = None) -> AsyncResourceWatch:
+        """As `ToolExecutor.watch_resource`, for `async for` and `async with`."""
+        return AsyncResourceWatch(await _run(self._watch(resource, server)))
 
     async def list_prompts(self, server: str) -> tuple[PromptDefinition, ...]:
         """As `ToolExecutor.list_prompts`."""

@@ -6,12 +6,14 @@ Owns which arguments an executor takes. The methods that wait are in `executor` 
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, overload
+from weakref import WeakSet
 
 from tarsy_tasks.agent.advice import Adviser
 from tarsy_tasks.agent.dispatcher import CallDispatcher
 from tarsy_tasks.agent.isolated_run import SessionKind, build_isolated_run
 from tarsy_tasks.agent.large_results import READ_RESULT_TOOL
 from tarsy_tasks.agent.listing import ToolLister
+from tarsy_tasks.agent.resource_watch import Watched
 from tarsy_tasks.agent.resources import Readable, build_read
 from tarsy_tasks.agent.search_calls import SearchCalls
 from tarsy_tasks.agent.selection import Selection
@@ -81,6 +83,7 @@ class BaseExecutor:
             calls.summaries = Summaries(made, settings, calls.reader.fetch)
         calls.is_async = self._is_async
         self._dispatcher = calls
+        self._watches = WeakSet[Watched]()
         self._events = ServerEventFeed(find_app, selection, timeout_s)
         self._statuses = ServerStatuses(find_app, selection, self._adviser, timeout_s, self.native_tools)
 
@@ -152,6 +155,19 @@ class BaseExecutor:
     def _read(self, resource: Readable, server: str | None, values: Values | None) -> SubmittedCall:
         found, arguments = build_read(resource, server, values, self._dispatcher.selection.servers)
         return self._ask(found, READ_RESOURCE, arguments)
+
+    async def _watch(self, resource: Readable, server: str | None) -> Watched:
+        if self._dispatcher.isolated is not None:
+            raise ValueError("an isolated session ends with its run: watch with an executor without `session`")
+        found, arguments = build_read(resource, server, None, self._dispatcher.selection.servers)
+        watched = Watched(self._dispatcher, found, arguments["uri"])
+        await watched.begin()
+        self._watches.add(watched)
+        return watched
+
+    def _end_watches(self) -> None:
+        for each in [*self._watches]:
+            each.end()
 
     def _last_list(self) -> ToolList:
         if self._lister.last is None:

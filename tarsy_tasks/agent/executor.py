@@ -15,6 +15,7 @@ from tarsy_tasks.agent.event_stream import CallEvents, EventBuffer
 from tarsy_tasks.agent.large_results import PAGE_CHARS, Part, check_request, read_part
 from tarsy_tasks.agent.pending_call import PendingCall
 from tarsy_tasks.agent.progress_calls import OnProgress, ProgressCalls
+from tarsy_tasks.agent.resource_watch import ResourceWatch
 from tarsy_tasks.agent.resources import Readable, build_completion
 from tarsy_tasks.agent.results import read_listed, read_structured
 from tarsy_tasks.agent.server_event_feed import OnEvent, deliver_in_thread
@@ -73,9 +74,11 @@ class ToolExecutor(BaseExecutor):
         self.close()
 
     def close(self) -> None:
-        """Forget the tools, report no more events, and end the sessions of its run. Calls that were submitted go on."""
+        """Forget the tools, report no more events, end its watches, and the sessions of its run. Calls that were
+        submitted go on."""
         self._lister.last = None
         self._events.close()
+        self._end_watches()
         if self._dispatcher.isolated is not None:
             run_in_background(self._dispatcher.close_sessions()).result()
 
@@ -137,6 +140,17 @@ class ToolExecutor(BaseExecutor):
             ValueError: It is not known whose resource it is, or a template has no values.
         """
         return ResourceResult.of(self._read(resource, server, values).answered.result())
+
+    def watch_resource(self, resource: Readable, *, server: str | None = None) -> ResourceWatch:
+        """Watch a resource: an iterator of its changes from now on. It ends when it is closed (`with` does that), and
+        with this executor.
+
+        Raises:
+            OutcomeError: The server does not report changes of it, or could not be asked.
+            BrokerUnavailable: Redis could not be reached in time, or does not allow it.
+            ValueError: As `read_resource`, or this executor has isolated sessions.
+        """
+        return ResourceWatch(run_in_background(self._watch(resource, server)).result())
 
     def list_prompts(self, server: str) -> tuple[PromptDefinition, ...]:
         """The prompts of a server, all pages; empty if it has none. Raises as `list_resources`."""
@@ -240,7 +254,7 @@ class ToolExecutor(BaseExecutor):
     def can_execute(self, name: str) -> Permission:
         """Whether a call of a tool would be permitted, and why; true or false.
 
-        It is advice: a worker decides each call by its own policy. It comes from `servers` and `tool_filter`, the
+        It is only advice: a worker decides each call by its own policy. It comes from `servers` and `tool_filter`, the
         policy that this process finds (`TARSY_POLICY`, or in the configuration file; read once), for the agent that the
         Redis URL names, and the last list of tools. Nothing is sent.
 

@@ -23,16 +23,16 @@ _SHORT_CHARS = 60
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 10_000), help="Maximum number.")
 @json_option
 def inbox(limit: int, *, as_json: bool) -> None:
-    """List the calls that wait for a person, those first that expire first. See `approve` and `deny`."""
+    """List the calls that wait for approval, those first that expire first. See `approve` and `deny`."""
     with broker() as redis:
         found, total = parked_calls.load_waiting(redis, limit)
     if as_json:
         print_json({"calls": [_as_json(view) for view in found], "parked": total})
         return
     columns = ("id", "tool", "arguments", "agent", "waits until", "approved by")
-    print_table(columns, map(_row, found), nothing="nothing waits for a person")
+    print_table(columns, map(_row, found), nothing="no calls wait for approval")
     if len(found) == limit < total:
-        notes.print(f"of {counted(total, 'call')} that are parked; --limit shows more")
+        notes.print(f"of {counted(total, 'parked call')}; --limit shows more")
 
 
 _id = click.argument("task_id", metavar="ID")
@@ -46,7 +46,7 @@ _by = click.option("--as", "by", default="", metavar="NAME", help="Who decides; 
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 def approve(task_id: str, by: str, why: str, *, yes: bool, as_json: bool) -> None:
-    """Approve a call that waits in the inbox; it runs then, once, as it is shown. Exit code 1 when it does not."""
+    """Approve a call of the inbox; it then runs, once, as shown. Exit code 1 when it was not approved."""
     _decide(task_id, by, why, is_approved=True, asks=not (yes or as_json), as_json=as_json)
 
 
@@ -56,7 +56,7 @@ def approve(task_id: str, by: str, why: str, *, yes: bool, as_json: bool) -> Non
 @click.option("--why", default="", help="The reason, for the agent and the audit.")
 @json_option
 def deny(task_id: str, by: str, why: str, *, as_json: bool) -> None:
-    """Deny a call that waits in the inbox; its agent gets the reason. Exit code 1 when it is not denied."""
+    """Deny a call of the inbox; its agent gets the reason. Exit code 1 when it was not denied."""
     _decide(task_id, by, why, is_approved=False, asks=False, as_json=as_json)
 
 

@@ -197,14 +197,19 @@ def _known_keys(loc: KeyPath) -> Iterable[str]:
 
 
 def find_config_path() -> Path:
-    """The file to load: `TARSY_MCP_CONFIG`, else `mcp.json`, else `mcp.yaml` in the working directory.
+    """The file to load: `TARSY_MCP_CONFIG`, else `mcp.json`, else `mcp.yaml` in the working directory. With
+    `TARSY_MCP_CONFIG=redis`, the copy of the configuration in Redis, brought up to date.
 
     Raises:
         ConfigError: There is no file.
     """
     # pydantic-settings is slow to import, and not needed when the path is given.
+    from tarsy_tasks.config.record import find_record
     from tarsy_tasks.settings import load_settings
 
+    if (record := find_record(load_config)) is not None:
+        record.refresh()
+        return record.path
     if (configured := load_settings().mcp_config) is not None:
         if not os.path.exists(configured):  # noqa: PTH110  Path.exists raises where a directory may not be searched
             raise ConfigError(f"{configured}: the file does not exist or is not accessible; TARSY_MCP_CONFIG names it")

@@ -67,11 +67,11 @@ class ParkedPage(Page):
         if view is None:
             return
         if not self._may_decide(view):
-            raise HTTPError(403, "You may not decide here.")
+            raise HTTPError(403, "You are not allowed to decide this.")
         word, why = self.get_body_argument("decision", ""), self.get_body_argument("why", "")
         by = self._user or self.get_body_argument("name", "")
         if word not in ("approve", "deny") or not by.strip() or len(by) > LONGEST_NAME or len(why) > LONGEST_WHY:
-            raise HTTPError(400, "Say who you are, and approve or deny.")
+            raise HTTPError(400, "Enter your name, and approve or deny the call.")
         if self.get_body_argument("digest", "") != view.digest:
             await self._show_call(view, DECISION_TEXTS[Decided.CHANGED])
             return
@@ -96,7 +96,7 @@ class ParkedPage(Page):
             if self._finished:  # sent to the sign-in
                 return None
         if view is None:
-            raise HTTPError(404, "No call of this id waits for a person.")
+            raise HTTPError(404, "No call with this id waits for approval.")
         return view
 
     async def _read(self, task_id: str) -> ParkedCallView | None:
@@ -140,7 +140,7 @@ class ParkedPage(Page):
         server = state.snapshot.servers.get(str(view.about.get("server"))) if state.snapshot else None
         worker = min((record.worker for record in server.records), default=None) if server else None
         if worker is None:
-            raise HTTPError(409, "No worker serves this MCP server now, so nothing was decided. Try again later.")
+            raise HTTPError(409, "No worker serves this MCP server now, so nothing was decided. Start one first.")
         arguments = {"call": view.id, "digest": view.digest, "approve": is_approved, "by": by, "why": why}
         answers: Any = await self.application.blocking_runner.run(
             "mcp",

@@ -7,7 +7,6 @@ import asyncio
 import time
 from collections.abc import Collection, Iterator
 from concurrent.futures import wait as wait_for
-from pathlib import Path
 
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.config.inheritance import Inheritance
@@ -21,6 +20,7 @@ from tarsy_tasks.worker.sessions.connection import ServerConnection
 from tarsy_tasks.worker.sessions.connections import build_connections
 from tarsy_tasks.worker.sessions.opening import SessionContext, StartLimiter
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
+from tarsy_tasks.worker.transport.agent_secrets import CredentialSource
 
 __all__ = ["check_starts"]
 
@@ -31,15 +31,15 @@ _NO_CALL = " The tool did not run."
 
 
 def check_starts(
-    servers: Collection[ServerConfig], inheritance: Inheritance, agent_secrets: Path | None = None
+    servers: Collection[ServerConfig], inheritance: Inheritance, credentials: CredentialSource
 ) -> Iterator[Finding]:
     """Start all servers, as many at a time as a worker would.
 
     Args:
-        agent_secrets: The directory with the credentials of agents, and that of the workers.
+        credentials: Where those of agents, and of the workers, come from.
     """
     masker = build_common_masker(servers)
-    context = SessionContext(inheritance, agent_secrets=agent_secrets)
+    context = SessionContext(inheritance, credentials=credentials)
     connections = build_connections(servers, context)
     loop, limiter = SessionLoop(), StartLimiter()
     loop.start()

@@ -233,7 +233,7 @@ def read_audit(
     scan_limit: int | None = None,
     ends: Mapping[Source, str] | None = None,
 ) -> AuditPage:
-    """A page of entries of both streams, without those whose ids lie in the future: workers give them others.
+    """A page of entries of both streams, without those whose ids are in the future: workers give them others.
 
     Args:
         redis: A redis-py client of the broker's database, one that decodes nothing.

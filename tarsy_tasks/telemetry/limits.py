@@ -19,7 +19,7 @@ from tarsy_tasks.policy import LimitRule, Limits, describe_bytes, describe_wait
 __all__ = ["REPORT_TTL_S", "CounterUse", "LimitReport", "LimitReports", "build_report", "read_reports", "read_use"]
 
 REPORT_TTL_S = 120
-"""How long a report is valid; workers write it anew long before."""
+"""How long a report is valid; workers replace it long before."""
 _MOST_COUNTERS = 10
 """So many counters of a limit are shown: those that are used most."""
 _MOST_RUNNING = 2000

@@ -301,11 +301,11 @@ def test_people_decide_on_the_command_line(worker: Worker, tools: ToolExecutor, 
     assert listed["calls"][0]["tool"] == "desk.add"
     assert "by hand, too" in run_cli(worker, "inbox")
     assert f"{first.id}: approved" in run_cli(worker, "approve", first.id, "--yes", "--as", "ann")
-    assert "somebody else was earlier" in run_cli(worker, "approve", first.id, "--yes", code=1)
+    assert "it was decided before" in run_cli(worker, "approve", first.id, "--yes", code=1)
     assert f"{second.id}: denied" in run_cli(worker, "deny", second.id, "--as", "bob", "--why", "no need")
     assert first.result().outcome is Outcome.OK
     assert "denied by bob: no need" in second.result().content
-    assert "nothing waits for a person" in run_cli(worker, "inbox")
+    assert "no calls wait for approval" in run_cli(worker, "inbox")
     assert "not found" in run_cli(worker, "approve", "nothing", "--yes", code=1)
 
 

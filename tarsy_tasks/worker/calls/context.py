@@ -3,6 +3,7 @@
 Owns the list, and nothing of what is in it: the pool builds one context when it starts and hands it on.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
@@ -50,6 +51,8 @@ class WorkerContext:
         child_watch: Ends the processes of the stdio servers when this worker is lost.
         checks: The health checks, while they run.
         reporting: What the worker reports, once it is ready.
+        consume_own: Takes messages also from the queue that this worker alone has beside that one, for calls that only
+            it can answer; whether it can.
         taking_since: When this worker began to take messages, or did so again after an outage of Redis; monotonic time.
     """
 
@@ -74,4 +77,5 @@ class WorkerContext:
     quarantine: Quarantine = field(default_factory=Quarantine)
     checks: HealthChecks | None = None
     reporting: Reporting | None = None
+    consume_own: Callable[[str], bool] = lambda _: False
     taking_since: float = float("inf")

@@ -31,6 +31,8 @@ from tarsy_tasks.worker.calls.large_results import cut_result
 from tarsy_tasks.worker.calls.operation import Operation
 from tarsy_tasks.worker.calls.parking import build_parking
 from tarsy_tasks.worker.calls.running_call import RunningCall, ignore_end
+from tarsy_tasks.worker.calls.server_tasks import never_deny_task
+from tarsy_tasks.worker.calls.task_answer import answer_task
 
 __all__ = ["CallExecution", "CallRunner", "WorkerStopping"]
 
@@ -169,7 +171,9 @@ class CallExecution:
         return await run_through(self._interceptors.call, self._call, self._invoke)
 
     def _invoke(self) -> Awaitable[Ending]:
-        return Invocation(self._call, self._operation, self._interceptors.attempt).run()
+        if self._call.task:
+            return answer_task(self._context, self._call, self._operation)
+        return Invocation(self._call, self._operation, self._interceptors.attempt, self._context).run()
 
     def _report_ending(self, ending: Ending | BaseException) -> None:
         if self._is_over:
@@ -205,7 +209,10 @@ class CallExecution:
     def _failure(self, error: CallError) -> Answer:
         call = self._call
         masker = call.connection.masker
-        error = never_deny_run(error, call.record, may_have_run=call.may_have_run)
+        if call.task:
+            error = never_deny_task(call, error)
+        else:
+            error = never_deny_run(error, call.record, may_have_run=call.may_have_run)
         return Answer(build_failure(self._context, error, call.info, call.record, masker, call.repairs))
 
     def _stop(self) -> None:

@@ -55,7 +55,7 @@ def build_interceptors(
             # call: with the tool's definition and its arguments
             PinnedDefinition(context),
             *([PermittedArguments(policy)] if policy is not None and policy.has_argument_rules else ()),
-            *([CallApproval(context)] if has_approvals else ()),  # after what refuses calls: nobody is asked in vain
+            *([CallApproval(context)] if has_approvals else ()),  # last: calls that are refused need no approval
         ],
         users,
         [

@@ -20,9 +20,11 @@ from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.telemetry.audit import StepName
 from tarsy_tasks.worker.calls.chain import Step, run_through
+from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.event_feed import Extension
 from tarsy_tasks.worker.calls.operation import Operation
 from tarsy_tasks.worker.calls.running_call import RunningCall
+from tarsy_tasks.worker.calls.server_tasks import keep_task
 from tarsy_tasks.worker.sessions.backoff import FailedAttempt, backoff
 from tarsy_tasks.worker.sessions.call_errors import call_error, describe_error, lost_error, timeout_error
 from tarsy_tasks.worker.sessions.recovery import (
@@ -34,6 +36,7 @@ from tarsy_tasks.worker.sessions.recovery import (
     pause_of,
     retry_after_s,
 )
+from tarsy_tasks.worker.sessions.server_tasks import CreatedTask
 from tarsy_tasks.worker.sessions.session import Session
 
 __all__ = ["Invocation", "end_after", "may_replay", "unsent_error"]
@@ -121,12 +124,14 @@ class Invocation:
         call: What to send; its arguments fit the tool's schema.
         operation: How to send it.
         steps: The interceptors of each attempt.
+        context: For a call that is answered with a task.
 
     `call.attempts`, `call.may_have_run` and the steps of `call.record` are kept current.
     """
 
-    def __init__(self, call: RunningCall, operation: Operation, steps: Sequence[Step]) -> None:
+    def __init__(self, call: RunningCall, operation: Operation, steps: Sequence[Step], context: WorkerContext) -> None:
         self._call = call
+        self._context = context
         self._operation = operation
         self._steps = steps
         self._connection = call.connection
@@ -200,9 +205,16 @@ class Invocation:
                 raise lost_error(
                     *self._names, describe_error(failure.error, self._connection.masker), again=True
                 ) from failure.error
-            ending = self._connection.errors.describe_end(failure.end_reason)
+            errors = self._connection.errors
+            ending, sign_in = errors.describe_end(failure.end_reason), errors.find_sign_in(failure.error)
             raise call_error(
-                failure.error, failure.recovery, *self._names, failure.timeout_s, ending, self._connection.masker
+                failure.error,
+                failure.recovery,
+                *self._names,
+                failure.timeout_s,
+                ending,
+                self._connection.masker,
+                sign_in,
             ) from failure.error
         except CallError as failure:
             if self._lost_attempts:
@@ -257,6 +269,8 @@ class Invocation:
             raise self._failed(error, session, timeout_s, began) from error
         connection.availability.record_answer()
         connection.recent_calls.record(failed=bool(found.is_error))
+        if isinstance(found, CreatedTask):
+            return await keep_task(self._context, call, found, self._deadline)
         call.built = await self._operation.build_result(call, found)
         return Answer(call.built)
 

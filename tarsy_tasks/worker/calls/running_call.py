@@ -67,6 +67,11 @@ class RunningCall(Call):
     fresh_s: float | None = None
 
     @property
+    def task(self) -> str:
+        """The server's task that it waits for, after it was sent; empty: none."""
+        return "" if self.parked is None else self.parked.task
+
+    @property
     def is_cut_if_large(self) -> bool:
         """Whether its sender can read the rest of a result that is cut; for others it is whole, as far as may be."""
         return self.info.reads_results and self.operation == TOOL_CALL and self.delivery is not None

@@ -179,6 +179,7 @@ def _describe(connection: "ServerConnection") -> Reply:
         "tools": len(listed.tools) if listed else None,
         "sessions_opened": connection.sessions_opened,
         "in_flight": connection.in_flight,
+        "watched": connection.watched,
         "agents": None if connection.agents is None else len(connection.agents),
         "last_error": mask(connection.last_error.operator_text) if connection.last_error else None,
     }

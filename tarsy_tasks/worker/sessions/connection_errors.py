@@ -9,7 +9,7 @@ from collections.abc import Callable
 from mcp import MCPError
 
 from tarsy_tasks.config import OAuthSignIn, ServerConfig
-from tarsy_tasks.errors import CallError, ConfigError, NoSessionError
+from tarsy_tasks.errors import CallError, ConfigError, NoCredentialError, NoSessionError
 from tarsy_tasks.masking.masked_text import MaskedText
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.maskers import Masker, build_value_masker
@@ -17,7 +17,6 @@ from tarsy_tasks.worker.sessions.backoff import FailedAttempt
 from tarsy_tasks.worker.sessions.call_errors import describe_error
 from tarsy_tasks.worker.sessions.listing import ListingError
 from tarsy_tasks.worker.sessions.recovery import Action, Executed, classify_error, data_of
-from tarsy_tasks.worker.transport.agent_secrets import NoCredentialError
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 
 __all__ = ["ConnectionErrors", "removed_error"]
@@ -61,6 +60,8 @@ class ConnectionErrors:
             return self._error(code, f"{self._who} {how}: {error}.", remedy)
         what = self.describe_failure(error, failure.end_reason)
         found = f"{self._who} is not available: {what}{self._where}.{self.describe_end('')}"
+        if command := self.find_sign_in(error):
+            remedy = f"The tool did not run. An operator must sign in again (`{command}`); continue without it."
         verdict = classify_error(error)
         if verdict.action is not Action.NO_RETRY or verdict.executed is not Executed.NO:
             code, remedy = ErrorCode.SERVER_UNAVAILABLE, _TRY_LATER
@@ -75,11 +76,22 @@ class ConnectionErrors:
             )
         if isinstance(error, TimeoutError):
             return " If it needs longer, set `timeouts.connect_s`."
+        if command := self.find_sign_in(error):
+            return f" Sign in again: `{command}`."
         if isinstance(error, MCPError) and data_of(error).get("status") == _UNAUTHORIZED:
-            if isinstance(self._server.auth, OAuthSignIn):
-                return f" Sign in again: `tarsy-tasks auth login {self._server.name}`."
             return " Set `auth` in the configuration of the server, or correct it."
         return ""
+
+    def find_sign_in(self, error: BaseException) -> str:
+        """The command by which an operator gets a token that the server may take, after it has refused one; empty if it
+        has not, or nobody signs in to it."""
+        if not (isinstance(error, MCPError) and isinstance(self._server.auth, OAuthSignIn)):
+            return ""
+        data = data_of(error)
+        if data.get("status") != _UNAUTHORIZED and "scope" not in data:
+            return ""
+        scopes = data["scope"].split() or ["…"] if "scope" in data else []
+        return " ".join([f"tarsy-tasks auth login {self._server.name}", *(f"--scope {each}" for each in scopes)])
 
     def out_of_reach(self, seconds: float, reason: str) -> NoSessionError:
         """The server is known to be unreachable, so it was not tried; `reason` is from `describe_unreachable`."""

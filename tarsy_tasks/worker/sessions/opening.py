@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_before_delay
 
@@ -26,7 +25,7 @@ from tarsy_tasks.worker.sessions.connection_errors import ConnectionErrors
 from tarsy_tasks.worker.sessions.recovery import is_out_of_reach, is_transient
 from tarsy_tasks.worker.sessions.session import Mode, Session
 from tarsy_tasks.worker.time_budget import Suspension
-from tarsy_tasks.worker.transport.agent_secrets import ReadCredentials
+from tarsy_tasks.worker.transport.agent_secrets import CredentialSource, ReadCredentials, SecretsDirectory
 from tarsy_tasks.worker.transport.child_watch import ChildWatch
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 from tarsy_tasks.worker.transport.signed_in import SignInTokens
@@ -71,16 +70,18 @@ class SessionContext:
         start_limiter: Limits how many of them start at once.
         child_watch: Ends them when the worker is gone.
         new_suspension: For each server, how long it may cost too much.
-        agent_secrets: The directory with the credentials of agents.
+        credentials: Where those of agents come from.
         sign_ins: The tokens of persons who have signed in to servers; None: there is no Redis to read them from.
+        takes_tasks: A call may be answered with a task, for the result of which the server is asked later.
     """
 
     inheritance: Inheritance = field(default_factory=Inheritance)
     start_limiter: StartLimiter = field(default_factory=StartLimiter)
     child_watch: ChildWatch = field(default_factory=ChildWatch)
     new_suspension: Callable[[], Suspension] = Suspension
-    agent_secrets: Path | None = None
+    credentials: CredentialSource = field(default_factory=lambda: SecretsDirectory(None))
     sign_ins: SignInTokens | None = None
+    takes_tasks: bool = True
 
 
 class SessionOpener:
@@ -133,6 +134,7 @@ class SessionOpener:
         )
         self.errors = ConnectionErrors(server, masker, self._output, lambda: self._transport.address)
         self._connect_s = server.timeouts.connect_s
+        self._takes_tasks = context.takes_tasks and server.keeps_tasks
         self._mode: Mode = "auto"
         self._left_out: Mapping[str, str] = {}
 
@@ -222,7 +224,7 @@ class SessionOpener:
         return session
 
     def _note_duration(self, error: Exception) -> None:
-        """A process that was too slow may have been downloading itself, and would be killed in vain each time."""
+        """A process that was too slow may have been downloading itself, and would be killed too early each time."""
         tried_s = self._connect_s
         if isinstance(error, TimeoutError) and self._server.transport == "stdio":
             self._connect_s = min(2 * tried_s, _MOST_PATIENCE * self._server.timeouts.connect_s)
@@ -231,7 +233,8 @@ class SessionOpener:
 
     def _new_session(self, mode: Mode) -> Session:
         heard = self._on_tools, self._on_resources, self._note_left_out
-        return Session(self._server, self._transport, mode, *heard, self._masker, self._long_work)
+        about = *heard, self._masker, self._long_work
+        return Session(self._server, self._transport, mode, *about, takes_tasks=self._takes_tasks)
 
     def _note_left_out(self, tools: Mapping[str, str]) -> None:
         """The server listed tools that are not valid; logged when they change."""

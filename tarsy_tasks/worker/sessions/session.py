@@ -8,12 +8,13 @@ is decided in `connection`; `list_changes` notices when the list of tools has ch
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from importlib.metadata import version
 from typing import Any, Literal, TypeVar, cast
 
 from mcp import Client, MCPError
+from mcp.client.subscriptions import Subscription
 from mcp.shared.dispatcher import Dispatcher
 from mcp_types import LOG_LEVEL_META_KEY, CallToolResult, Implementation
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
@@ -28,6 +29,7 @@ from tarsy_tasks.worker.sessions.list_changes import ListChanges
 from tarsy_tasks.worker.sessions.listing import Listed, ListingError, UnmaskedTool, list_all_tools
 from tarsy_tasks.worker.sessions.output_check import find_output_problem
 from tarsy_tasks.worker.sessions.recovery import REQUEST_TIMEOUT, Executed, classify_error
+from tarsy_tasks.worker.sessions.server_tasks import TaskCreated, TasksExtension
 from tarsy_tasks.worker.sessions.tool_requests import shorten_tool_calls
 from tarsy_tasks.worker.transport.call_listeners import CallListener
 from tarsy_tasks.worker.transport.transports import ServerTransport
@@ -67,6 +69,7 @@ class Session:
         on_tools: Called when the server has changed its tools and listed them.
         on_resources: As of `ListChanges`.
         on_left_out: Called after each listing with the tools that are not valid, and why.
+        takes_tasks: The server may answer calls with tasks.
     """
 
     def __init__(
@@ -79,6 +82,8 @@ class Session:
         on_left_out: Callable[[Mapping[str, str]], None],
         masker: Masker,
         long_work: LongWork,
+        *,
+        takes_tasks: bool = False,
     ) -> None:
         self.tools: Mapping[str, ToolDefinition] = {}
         self._left_out: Mapping[str, str] = {}
@@ -96,6 +101,7 @@ class Session:
         self._on_left_out = on_left_out
         self._masker = masker
         self._long_work = long_work
+        self._extensions = (TasksExtension(),) if takes_tasks else ()
         self._unmasked_tools: Mapping[str, UnmaskedTool] = {}
         self._output_schemas: Mapping[str, Mapping[str, Any]] = {}
         self._client: Client | None = None
@@ -143,6 +149,7 @@ class Session:
                     cache=None,
                     mode=self._mode,
                     message_handler=changes.hear,
+                    extensions=self._extensions,
                 ) as client:
                     self._client = client
                     cast("Any", client.session).validate_tool_result = _accept
@@ -224,8 +231,8 @@ class Session:
     async def call_tool(
         self, tool: str, arguments: dict[str, Any], timeout_s: float, listener: CallListener | None = None
     ) -> CallToolResult:
-        """Send one call; raises what the SDK raises. Only for a listener the server is asked for progress, and for the
-        log lines that can be attributed to the call.
+        """Send one call; raises what the SDK raises, and `TaskCreated`. Only for a listener the server is asked for
+        progress, and for the log lines that can be attributed to the call.
         """
         assert self._client is not None
         unmasked = self._unmasked_tools.get(tool)
@@ -245,6 +252,11 @@ class Session:
         except TimeoutError:
             raise MCPError(REQUEST_TIMEOUT, f"it took longer than {timeout_s:.3g} s") from None
 
+    def listen_for(self, uris: Sequence[str]) -> AbstractAsyncContextManager[Subscription]:
+        """A stream of changes of these resources, of which the message handler hears, too; only in the 2026 era."""
+        assert self._client is not None
+        return self._client.listen(resource_subscriptions=uris)
+
     async def _counted(self, sending: Awaitable[T], timeout_s: float) -> T:
         """Await an answer while what is sent counts as running."""
         sent_at = time.monotonic()
@@ -257,6 +269,9 @@ class Session:
         except MCPError as error:
             if classify_error(error).executed is Executed.YES:
                 self._silent_since = time.monotonic()
+            raise
+        except TaskCreated:
+            self._silent_since = time.monotonic()
             raise
         else:
             self._silent_since = time.monotonic()
