@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from tornado.web import HTTPError, RequestHandler, authenticated
 
 from tarsy_tasks.broker.parked_calls import Decided
-from tarsy_tasks.broker.parked_views import ParkedCallView
+from tarsy_tasks.broker.parked_views import TASK, ParkedCallView
 from tarsy_tasks.dashboard.describe import describe_parked
 from tarsy_tasks.dashboard.page_handlers import Data, Page
 from tarsy_tasks.dashboard.reader import DashboardReader
@@ -103,9 +103,10 @@ class ParkedPage(Page):
 
     async def _read(self, task_id: str) -> ParkedCallView | None:
         try:
-            return await self.reader.parked(task_id)
+            view = await self.reader.parked(task_id)
         except (RedisError, OSError) as error:
             raise HTTPError(503, "Redis cannot be read, so nothing was decided.") from error
+        return view if view is not None and view.reason != TASK else None  # of a task, people decide nothing
 
     @authenticated
     def _require_user(self) -> None:
