@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 from tornado.web import HTTPError, RequestHandler, authenticated
 
 from tarsy_tasks.broker.parked_calls import Decided, ParkedCallView
+from tarsy_tasks.broker.parked_views import TASK
 from tarsy_tasks.dashboard.describe import describe_parked
 from tarsy_tasks.dashboard.page_handlers import Data, Page
 from tarsy_tasks.dashboard.reader import DashboardReader
@@ -27,13 +28,13 @@ _ANSWER_S = 3.0
 class InboxPage(Page):
     @authenticated
     async def get(self) -> None:
-        state, found = await self.reader.state(), None
+        state, found, tasks = await self.reader.state(), None, []
         if not state.outage:
             try:
-                found = await self.reader.inbox()
+                found, tasks = await self.reader.inbox(), await self.reader.server_tasks()
             except RedisError as error:
                 state = self.with_outage(state, error)
-        self.show("inbox", state, found=found)
+        self.show("inbox", state, found=found, tasks=tasks)
 
 
 class InboxData(Data):
@@ -42,7 +43,9 @@ class InboxData(Data):
         await self.state()
         with self.reading():
             views, total = await self.reader.inbox()
-        self.write({"calls": [describe_parked(view) for view in views], "parked": total})
+            tasks = await self.reader.server_tasks()
+        calls, waiting = ([describe_parked(view) for view in each] for each in (views, tasks))
+        self.write({"calls": calls, "tasks": waiting, "parked": total})
 
 
 class ParkedPage(Page):
@@ -95,7 +98,7 @@ class ParkedPage(Page):
             self._require_user()
             if self._finished:  # sent to the sign-in
                 return None
-        if view is None:
+        if view is None or view.reason == TASK:
             raise HTTPError(404, "No call of this id waits for a person.")
         return view
 
