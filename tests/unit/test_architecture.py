@@ -30,7 +30,7 @@ FLOORS = (
     {"broker", "policy"},
     {"config"},
     {"settings"},
-    {"interceptors", "call_events", "server_events", "native"},
+    {"interceptors", "credential_providers", "call_events", "server_events", "native"},
     {"resources", "prompts"},
     {"models"},
     {"tool_names", "arguments"},
