@@ -1,6 +1,7 @@
 """What people see of parked calls: reading them, one by one or those that wait.
 
-Owns the shape. What is decided about them, and the record that this is read from, are in `parked_calls`.
+Owns the shape. What is decided about them, and the record that this is read from, are in `parked_calls`. Calls of the
+handshake era, whose sessions wait, are in a set of their own, because nothing wakes them (`input_rounds`).
 """
 
 import json
@@ -48,11 +49,11 @@ def load(redis: Any, task_id: str) -> ParkedCallView | None:
     return _view(task_id, redis.hgetall(keys.parked_key(task_id)))
 
 
-def load_waiting(redis: Any, limit: int, *, has_tasks: bool = False) -> tuple[list[ParkedCallView], int]:
+def load_waiting(redis: Any, limit: int, *, for_tasks: bool = False) -> tuple[list[ParkedCallView], int]:
     """The calls that wait for people, those first that expire first, and how many are parked in all.
 
     Args:
-        has_tasks: Also those that wait for tasks of servers.
+        for_tasks: Instead, those that wait for tasks of servers.
     """
     found: list[ParkedCallView] = []
     start = 0
@@ -66,12 +67,19 @@ def load_waiting(redis: Any, limit: int, *, has_tasks: bool = False) -> tuple[li
         answers = pipeline.execute()
         for tag, fields, is_there in zip(tags, answers[::2], answers[1::2], strict=True):
             view = _view(tag, fields) if is_there else None
-            if view is not None and not view.decision and (has_tasks or view.reason != TASK):
+            if view is not None and not view.decision and (view.reason == TASK) == for_tasks:
                 found.append(view)
         if len(places) < _PAGE:
             break
         start += _PAGE
-    return found[:limit], redis.zcard(keys.PARKED)
+    held = [tag.decode(errors="replace") for tag in redis.zrange(keys.ASKING, _now(redis), "+inf", byscore=True)]
+    views = [view for tag in held[:limit] if (view := load(redis, tag)) is not None and not view.decision]
+    return sorted([*found, *views], key=lambda view: view.until)[:limit], redis.zcard(keys.PARKED) + len(held)
+
+
+def _now(redis: Any) -> float:
+    seconds, microseconds = redis.time()
+    return float(seconds) + float(microseconds) / 1_000_000
 
 
 def _view(task_id: str, fields: dict[bytes, bytes]) -> ParkedCallView | None:

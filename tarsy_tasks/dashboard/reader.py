@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from redis.exceptions import RedisError, ResponseError
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.parked_calls import ParkedCallView, load, load_waiting
+from tarsy_tasks.broker.parked_views import ParkedCallView, load, load_waiting
 from tarsy_tasks.dashboard.alerts import ShownAlert, read_alerts
 from tarsy_tasks.dashboard.dead_letters import DeadLetterList, read_dead_letters
 from tarsy_tasks.dashboard.limits import LimitView, read_limits
@@ -316,6 +316,10 @@ class DashboardReader:
     async def inbox(self) -> tuple[list[ParkedCallView], int]:
         """The calls that wait for people, those first that expire first, and how many are parked in all."""
         return await self._run("inbox read", lambda: load_waiting(self._broker, _SHOWN))
+
+    async def server_tasks(self) -> list[ParkedCallView]:
+        """The calls that wait for tasks of servers, those first that expire first."""
+        return (await self._run("tasks read", lambda: load_waiting(self._broker, _SHOWN, for_tasks=True)))[0]
 
     async def parked(self, task_id: str) -> ParkedCallView | None:
         """One of them, also when it was decided already."""

@@ -81,6 +81,7 @@ class SessionContext:
         child_watch: Ends them when the worker is gone.
         new_suspension: For each server, how long it may cost too much.
         credentials: Where those of agents come from.
+        elicits: Servers of the handshake era may ask: the callers of these sessions can answer.
         sign_ins: The tokens of persons who have signed in to servers; None: there is no Redis to read them from.
         takes_tasks: A call may be answered with a task, for the result of which the server is asked later.
     """
@@ -91,6 +92,7 @@ class SessionContext:
     new_suspension: Callable[[], Suspension] = Suspension
     credentials: CredentialSource = field(default_factory=lambda: SecretsDirectory(None))
     sign_ins: SignInTokens | None = None
+    elicits: bool = False
     takes_tasks: bool = True
 
 
@@ -146,6 +148,7 @@ class SessionOpener:
         self._connect_s = first_attempt_s(server)
         self._takes_tasks = context.takes_tasks and server.keeps_tasks
         self._mode: Mode = "auto"
+        self._elicits = context.elicits
         self._left_out: Mapping[str, str] = {}
 
     @property
@@ -244,7 +247,9 @@ class SessionOpener:
     def _new_session(self, mode: Mode) -> Session:
         heard = self._on_tools, self._on_resources, self._note_left_out
         about = *heard, self._masker, self._long_work
-        return Session(self._server, self._transport, mode, *about, takes_tasks=self._takes_tasks)
+        session = Session(self._server, self._transport, mode, *about, takes_tasks=self._takes_tasks)
+        session.elicits = self._elicits
+        return session
 
     def _note_left_out(self, tools: Mapping[str, str]) -> None:
         """The server listed tools that are not valid; logged when they change."""
