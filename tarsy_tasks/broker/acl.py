@@ -83,7 +83,9 @@ _WORKERS_OWN = (
     keys.LEASES,
     keys.DELAYED,
     keys.PARKED,
+    keys.ASKING,
     keys.parked_key("*"),
+    keys.input_key("*"),
     keys.polled_key("*"),
     f"{keys.SERVER_TASKS}*",
     keys.SWEEPS,
@@ -322,7 +324,7 @@ def _flower(database: int) -> list[str]:
         # Which calls are dead letters, without their messages.
         _select_reading(("zrevrange", "zcard"), [keys.DEAD_LETTERS]),
         # Which calls wait for people, without their messages.
-        _select_reading(("zrange", "zcard", "hgetall"), [keys.PARKED, keys.parked_key("*")]),
+        _select_reading(("zrange", "zcard", "hgetall"), [keys.PARKED, keys.ASKING, keys.parked_key("*")]),
         _select_reading(("hexists",), [keys.UNACKED]),
         # What a model read.
         _select_reading(("get",), [keys.result_key("*")]),

@@ -52,6 +52,8 @@ DELAYED = "tarsy:delayed"
 """Sorted set of the messages whose time has not come, queue and tag with a line break between, by when they are due."""
 PARKED = "tarsy:parked"
 """Sorted set of the parked calls, queue and tag with a line break between, by when they are woken in any case."""
+ASKING = "tarsy:asking"
+"""Sorted set with a TTL of the calls whose sessions wait for input, by when that ends at the latest."""
 PARKED_STATE = "PARKED"
 """The state of their tasks, which is no state of Celery's own."""
 WATCHES = "tarsy:watches"
@@ -232,6 +234,9 @@ call_marker = _prefixed("tarsy:call:")
 """Hash of one call: its delivery count, state and owner. It has a TTL; workers write it."""
 parked_key = _prefixed("tarsy:parked:")
 """The record of a parked call: why it waits, and what was decided. It has a TTL; workers and operators write it."""
+input_key = _prefixed("tarsy:input:")
+"""What a server has asked in a call that waits for input, with its own state of the call, and what it was answered: a
+hash with a TTL. Only workers and operators read and write it."""
 polled_key = _prefixed("tarsy:polled:")
 """Sorted set of the calls that wait for tasks of a server, queue and tag with a line break between, by when the server
 is asked again. Workers write it."""

@@ -15,6 +15,7 @@ from tarsy_tasks.config.agent_credentials import AgentCredentials
 from tarsy_tasks.config.approval import Approval
 from tarsy_tasks.config.auth import AUTH_MODELS
 from tarsy_tasks.config.cache import Cache
+from tarsy_tasks.config.elicitation import Elicitation
 from tarsy_tasks.config.entries import ServerEntry
 from tarsy_tasks.config.error_budget import ErrorBudget
 from tarsy_tasks.config.file import ConfigFile, read_config_file
@@ -188,6 +189,8 @@ def _known_keys(loc: KeyPath) -> Iterable[str]:
             return [*Sandbox.model_fields]
         case ("approval",):
             return [*Approval.model_fields]
+        case ("elicitation",):
+            return [*Elicitation.model_fields]
         case ("auth", str(auth_type)):
             fields = AUTH_MODELS[auth_type].model_fields
             known = {field.alias or name for name, field in fields.items()}
@@ -208,8 +211,7 @@ def find_config_path() -> Path:
     from tarsy_tasks.settings import load_settings
 
     if (record := find_record(load_config)) is not None:
-        record.refresh()
-        return record.path
+        return record.find_copy()
     if (configured := load_settings().mcp_config) is not None:
         if not os.path.exists(configured):  # noqa: PTH110  Path.exists raises where a directory may not be searched
             raise ConfigError(f"{configured}: the file does not exist or is not accessible; TARSY_MCP_CONFIG names it")

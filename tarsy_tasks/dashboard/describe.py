@@ -6,7 +6,7 @@ Owns its shapes, which docs/dashboard.md documents. Times are in seconds since t
 from collections.abc import Iterable
 from typing import Any
 
-from tarsy_tasks.broker.parked_calls import ParkedCallView
+from tarsy_tasks.broker.parked_views import ParkedCallView
 from tarsy_tasks.dashboard.alerts import ShownAlert
 from tarsy_tasks.dashboard.dead_letters import DeadLetterList
 from tarsy_tasks.dashboard.reader import CallDetails, ServerDetails

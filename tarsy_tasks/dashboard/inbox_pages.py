@@ -12,12 +12,13 @@ from pydantic import SecretStr
 from redis.exceptions import RedisError
 from tornado.web import HTTPError, RequestHandler, authenticated
 
-from tarsy_tasks.broker.parked_calls import TASK, Decided, ParkedCallView
+from tarsy_tasks.broker.parked_calls import Decided
+from tarsy_tasks.broker.parked_views import TASK, ParkedCallView
 from tarsy_tasks.dashboard.describe import describe_parked
 from tarsy_tasks.dashboard.page_handlers import Data, Page
 from tarsy_tasks.dashboard.reader import DashboardReader
 from tarsy_tasks.telemetry.approval_links import is_signed
-from tarsy_tasks.telemetry.decision_texts import DECISION_TEXTS, LONGEST_NAME, LONGEST_WHY
+from tarsy_tasks.telemetry.decision_texts import DECISION_TEXTS, LONGEST_NAME, LONGEST_WHY, describe_sender
 
 __all__ = ["InboxData", "InboxPage", "ParkedPage"]
 
@@ -33,7 +34,7 @@ class InboxPage(Page):
                 found = await self.reader.inbox()
             except RedisError as error:
                 state = self.with_outage(state, error)
-        self.show("inbox", state, found=found)
+        self.show("inbox", state, found=found, describe_sender=describe_sender)
 
 
 class InboxData(Data):
@@ -80,6 +81,7 @@ class ParkedPage(Page):
 
     async def _show_call(self, view: ParkedCallView, said: str) -> None:
         state, may_decide = await self.reader.state(), self._may_decide(view) and not view.decision
+        may_decide = may_decide and view.reason == "approval"
         values: dict[str, Any] = {"each": view, "said": said, "user": self._user, "may_decide": may_decide}
         self.render_page("parked.html", view="inbox", state=state, **values)
 
@@ -117,6 +119,7 @@ class ParkedPage(Page):
         signature = self.get_query_argument("signature", "")
         return (
             view.needs == 1
+            and view.reason == "approval"
             and secret is not None
             and is_signed(signature, secret.get_secret_value(), view.id, view.digest)
         )

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from redis.exceptions import RedisError, ResponseError
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.parked_calls import ParkedCallView, load, load_waiting
+from tarsy_tasks.broker.parked_views import ParkedCallView, load, load_waiting
 from tarsy_tasks.dashboard.alerts import ShownAlert, read_alerts
 from tarsy_tasks.dashboard.dead_letters import DeadLetterList, read_dead_letters
 from tarsy_tasks.dashboard.limits import LimitView, read_limits

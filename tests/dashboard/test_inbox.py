@@ -115,6 +115,7 @@ def test_a_link_opens_a_page_and_only_its_form_decides(
     pending = tools.submit("desk.add", {"key": "linked"})
     asked = wait_for_request(hook, pending)
     assert (asked["type"], asked["server"], asked["tool"], asked["agent_id"]) == ("call.parked", "desk", "add", "sre")
+    assert "waits for approval, for sre (not verified)." in asked["text"]
     assert asked["arguments"] == '{"key":"linked"}'
     headers, body = next(each for each in hook.received if json.loads(each[1])["id"] == pending.id)
     signed = f"{pending.id}.{headers['webhook-timestamp']}.".encode() + body
@@ -185,7 +186,7 @@ def test_the_inbox_lists_what_waits(tools: ToolExecutor, flower: Flower, open_pa
     page.locator("#mcp-said", has_text="denied").wait_for()
     assert pending.result().error_code is ErrorCode.APPROVAL_DENIED
     page.get_by_role("link", name="Inbox").first.click()
-    page.get_by_text("No calls wait for approval.").wait_for()
+    page.get_by_text("No calls wait for people.").wait_for()
     with redis.Redis.from_url(redis_url) as client:
         assert not client.acl_log()
 

@@ -10,6 +10,7 @@ import redis
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.acl import AgentUser
+from tarsy_tasks.config.record import CONFIGURATION_KEY
 from tests.docs.blocks import DOCS
 from tests.redis_users import url_of
 from tests.valkey import Valkey
@@ -41,6 +42,9 @@ ITS_OWN = {
     keys.result_key("x"): {"GET", "MGET"},
     keys.large_result_key("sre", "x"): {"GETRANGE 0 1"},
     keys.call_state_key("x", "sre"): {"GET", "MGET"},
+    keys.watch_key("sre", "x"): {"EXPIRE 0", "DEL"},
+    # which servers there are, if that is in Redis
+    CONFIGURATION_KEY: {"HGET f"},
     # claims about calls that no worker took
     keys.AGENT_AUDIT: {"XADD * f x", "EXPIRE 0"},
 }

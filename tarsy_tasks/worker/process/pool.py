@@ -34,9 +34,10 @@ from tarsy_tasks.celery_app import broker_urls
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.config.inheritance import Inheritance
 from tarsy_tasks.settings import load_settings
+from tarsy_tasks.worker.calls.asking_connections import AskingConnections
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.execution import CallRunner
-from tarsy_tasks.worker.calls.interceptors import build_interceptors, has_approvals, has_cache
+from tarsy_tasks.worker.calls.interceptors import build_answering, build_interceptors, has_approvals, has_cache
 from tarsy_tasks.worker.calls.isolated_sessions import IsolatedSessions
 from tarsy_tasks.worker.calls.operations import build_operations
 from tarsy_tasks.worker.calls.resource_watches import ResourceWatches
@@ -136,7 +137,8 @@ class TaskPool(ThreadsTaskPool):
         isolated = build(isolation=self.isolated)
         changes = ResourceChanges(context.connections, context.in_flight.exchange)
         self._watches = ResourceWatches(context, changes.dropped)
-        self.runner = CallRunner(context, build(), build_operations(context, self._watches), isolated)
+        asked_for = build_operations(context, self._watches)
+        self.runner = CallRunner(context, build(), asked_for, build_answering(context), isolated)
         weights, limiting = weights_of(context.policy), self.build_fetch_limits()
         self.fetcher = QueueFetcher(partial(broker_pool, self.app), self._bulkhead, self._loop, weights, limiting)
         suspended = SuspendedQueues(context.connections, self._bulkhead, context.instance)
@@ -149,9 +151,11 @@ class TaskPool(ThreadsTaskPool):
             for each in (suspended, pauses, reporter, budgets):
                 each.tend(exchange)
 
+        context.asking = AskingConnections(self._sessions, self._bulkhead)
         keeping = (context.audit, context.instance, servers, context.lease_s, tend)
         self._leases = LeaseKeeper(self.app, *keeping)
-        context.connections.inform(self._bulkhead, suspended, pauses, changes, self._leases, self.isolated)
+        kept = (self._bulkhead, suspended, pauses, changes, self._leases, self.isolated, context.asking)
+        context.connections.inform(*kept)
         grace_s = context.settings.shutdown_grace_s
         self.server_changes = ServerChanges(context.connections, self, self._connect, grace_s)
         self._shutdown = ShutdownWatch(context.settings.shutdown_grace_s, self._end_all)
@@ -296,7 +300,8 @@ class TaskPool(ThreadsTaskPool):
             self._watching.cancel()
             wait_for([self._loop.submit(self._watches.close())], _ANSWER_S)
         closing = [self._loop.submit(close(connection)) for connection in self._context.connections.values()]
-        closing += [self._loop.submit(each.close()) for each in (self.server_changes, self.isolated)]
+        kept = filter(None, (self.server_changes, self.isolated, self._context.asking))
+        closing += [self._loop.submit(each.close()) for each in kept]
         wait_for(closing, _CLOSE_S)
         for each in (self.fetcher, self._context.in_flight.exchange, self._context.results):
             self._loop.call_soon(each.close)
