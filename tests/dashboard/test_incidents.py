@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tarsy_tasks.broker.parked_calls import TASK
+from tarsy_tasks.broker.parked_views import TASK
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.telemetry.audit import AuditEntry
 from tests.chromium import Browser, Page
