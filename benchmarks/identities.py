@@ -190,12 +190,17 @@ def play_runs(directory: Path, server: Server, count: int) -> list[str]:
 
 
 class Tally:
-    """What answers said."""
+    """What answers said, of so many calls, or of as many as there are in so many seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int, limit_s: float) -> None:
+        self.most, self.until = most, time.monotonic() + limit_s
         self.calls = 0
         self.endings: Counter[str] = Counter()
         self.crossed: list[str] = []
+
+    @property
+    def is_complete(self) -> bool:
+        return self.calls >= self.most or time.monotonic() >= self.until
 
     def note(self, agent: str, kind: str, result: ToolResult, expected: str = "") -> None:
         self.calls += 1
@@ -206,11 +211,11 @@ class Tally:
                 self.crossed.append(f"{agent}, {kind}: {result.content}, expected {expected or agent}")
 
 
-async def be_agent(agent: str, app: TarsyApp, tally: Tally, calls: int) -> None:
-    """Make calls of all kinds until there were so many of all agents."""
+async def be_agent(agent: str, app: TarsyApp, tally: Tally) -> None:
+    """Make calls of all kinds until there were enough of all agents."""
     chance = random.Random(agent)
     async with AsyncToolExecutor(["web"], timeout_s=120, app=app) as tools:
-        while tally.calls < calls:
+        while not tally.is_complete:
             for _ in range(2 * RUN_CALLS):
                 kind = chance.choice(("whoami", "mine", "mine"))
                 tally.note(agent, kind, await tools.execute(f"web.{kind}"))
@@ -241,13 +246,12 @@ class Faults:
         self._server = server
         self._agents = agents
 
-    async def play(self, tally: Tally, calls: int, each: int) -> None:
+    async def play(self, tally: Tally, each: int) -> None:
         """One after each so many calls."""
-        while tally.calls < calls:
+        while not tally.is_complete:
+            await asyncio.sleep(0.1)
             number = self.played.total()
-            while tally.calls < min((number + 1) * each, calls):  # noqa: ASYNC110 - each call would have to tell it
-                await asyncio.sleep(0.1)
-            if tally.calls < calls:
+            if tally.calls >= (number + 1) * each:
                 fault = FAULTS[number % len(FAULTS)]
                 await asyncio.to_thread(getattr(self, f"_{fault}"))
                 self.played[fault] += 1
@@ -276,7 +280,7 @@ class Faults:
         self._deployment.redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
 
 
-def play_identities(directory: Path, server: Server, agents: Sequence[str], calls: int) -> list[str]:
+def play_identities(directory: Path, server: Server, agents: Sequence[str], calls: int, limit_s: float) -> list[str]:
     entry = {
         "url": server.url,
         "headers": {"Authorization": OF_AGENT},
@@ -293,11 +297,11 @@ def play_identities(directory: Path, server: Server, agents: Sequence[str], call
         stack.enter_context(environment_of(deployment.workers[0]))
         urls = [url_of(deployment.valkey.port, agent) for agent in agents]
         apps = [stack.enter_context(closing(build_app({"broker_url": url, "result_backend": url}))) for url in urls]
-        tally, faults, began = Tally(), Faults(deployment, server, agents), time.monotonic()
+        tally, faults, began = Tally(calls, limit_s), Faults(deployment, server, agents), time.monotonic()
 
         async def run() -> None:
-            every = [be_agent(agent, app, tally, calls) for agent, app in zip(agents, apps, strict=True)]
-            await asyncio.gather(*every, faults.play(tally, calls, max(calls // (3 * len(FAULTS)), 1)))
+            every = [be_agent(agent, app, tally) for agent, app in zip(agents, apps, strict=True)]
+            await asyncio.gather(*every, faults.play(tally, max(calls // (6 * len(FAULTS)), 1)))
 
         asyncio.run(run())
         found = server.ask()
@@ -356,6 +360,7 @@ def main() -> None:
     parser.add_argument("--serve", action="store_true", help="be the MCP server")
     parser.add_argument("--runs", type=int, help="be an agent with so many runs")
     parser.add_argument("--calls", type=int, default=MOST, help=f"of all agents together (default {MOST})")
+    parser.add_argument("--limit", type=float, default=1200, help="seconds for these calls (default 1200)")
     options = parser.parse_args()
     if options.serve:
         serve()
@@ -385,7 +390,7 @@ def main() -> None:
         report.add_list(*play_runs(folder(), server, runs))
         report.add_heading("Credentials of agents")
         agents = [f"agent{number:03}" for number in range(identities)]
-        report.add_list(*play_identities(folder(), server, agents, calls))
+        report.add_list(*play_identities(folder(), server, agents, calls, options.limit))
     report.finish(options)
 
 

@@ -28,13 +28,13 @@ _ANSWER_S = 3.0
 class InboxPage(Page):
     @authenticated
     async def get(self) -> None:
-        state, found = await self.reader.state(), None
+        state, found, tasks = await self.reader.state(), None, []
         if not state.outage:
             try:
-                found = await self.reader.inbox()
+                found, tasks = await self.reader.inbox(), await self.reader.server_tasks()
             except RedisError as error:
                 state = self.with_outage(state, error)
-        self.show("inbox", state, found=found, describe_sender=describe_sender)
+        self.show("inbox", state, found=found, tasks=tasks, describe_sender=describe_sender)
 
 
 class InboxData(Data):
@@ -43,7 +43,9 @@ class InboxData(Data):
         await self.state()
         with self.reading():
             views, total = await self.reader.inbox()
-        self.write({"calls": [describe_parked(view) for view in views], "parked": total})
+            tasks = await self.reader.server_tasks()
+        calls, waiting = ([describe_parked(view) for view in each] for each in (views, tasks))
+        self.write({"calls": calls, "tasks": waiting, "parked": total})
 
 
 class ParkedPage(Page):
@@ -98,7 +100,7 @@ class ParkedPage(Page):
             if self._finished:  # sent to the sign-in
                 return None
         if view is None:
-            raise HTTPError(404, "No call with this id waits for approval.")
+            raise HTTPError(404, "No call with this id waits for people.")
         return view
 
     async def _read(self, task_id: str) -> ParkedCallView | None:
