@@ -131,7 +131,7 @@ def test_a_link_opens_a_page_and_only_its_form_decides(
     assert visitor.decide("approve", token="4567", name="eve")[0] == 403, "the token of another page"
     assert visitor.decide("approve", name=" ")[0] == 400
     assert visitor.decide("perhaps", name="eve")[0] == 400
-    assert "it the call has changed" in visitor.decide("approve", digest="0" * 64, name="eve")[1]
+    assert "the call has changed" in visitor.decide("approve", digest="0" * 64, name="eve")[1]
     assert not pending.done()
     assert "<strong>approved</strong>" in visitor.decide("approve", name="eve <b>")[1]
     assert pending.result().outcome is Outcome.OK
