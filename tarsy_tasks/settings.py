@@ -30,7 +30,8 @@ class Settings(BaseSettings):
     """The values of the variables; an empty variable counts as unset.
 
     Attributes:
-        mcp_config: `TARSY_MCP_CONFIG`, the configuration file. None: look in the working directory.
+        mcp_config: `TARSY_MCP_CONFIG`, the configuration file, or `redis` for the one in Redis. None: look in the
+            working directory.
         policy: `TARSY_POLICY`, the file of the policy. None: the configuration file may have one.
         redis_url: `TARSY_REDIS_URL`, broker and result backend. It may contain a password.
         agent_secrets: `TARSY_AGENT_SECRETS`, the directory with the credentials of agents.

@@ -200,7 +200,7 @@ def _find_target(name: str) -> _Target:
     if server is None:
         raise ConfigError(f"there is no MCP server {name} in the configuration")
     if not _signs_in(server):
-        raise ConfigError(f'nobody signs in to {name}: its `auth` is not {{"type": "oauth"}}')
+        raise ConfigError(f'{name} has no sign-in: its `auth` is not {{"type": "oauth"}}')
     resolved = resolve_variables(server, os.environ)
     known_secrets.add(resolved.secrets)
     assert resolved.url is not None

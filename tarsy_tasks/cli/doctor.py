@@ -60,9 +60,12 @@ def _patiently(findings: Iterable[Finding]) -> Iterator[Finding]:
 def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
     """The checks in their order, each with the exit code of an error in it."""
     from tarsy_tasks.broker.binding import decide_binding
+    from tarsy_tasks.config import load_config
     from tarsy_tasks.config.inheritance import Inheritance
+    from tarsy_tasks.config.record import find_record
     from tarsy_tasks.doctor.broker import check_binding, check_broker, check_url, connect
     from tarsy_tasks.doctor.configuration import check_configuration
+    from tarsy_tasks.doctor.configuration_record import check_record
     from tarsy_tasks.doctor.deployment import check_deployment
     from tarsy_tasks.doctor.machine import check_machine
     from tarsy_tasks.doctor.policy import check_policy, check_users
@@ -104,6 +107,8 @@ def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
             try:
                 # As lists: Redis may fail in the middle.
                 yield FAILED, list(check_broker(redis, is_temporary=is_temporary))
+                if config is not None and (record := find_record(load_config)) is not None:
+                    yield FAILED, list(check_record(record, redis, url))
                 yield FAILED, list(check_deployment(redis, servers))
                 if policy is not None:
                     yield FAILED, list(check_users(policy, redis, decide_binding(settings.canvas, [url]), names))

@@ -127,7 +127,7 @@ async def load_authorization_server(exchange: Exchange, issuer: str) -> Authoriz
     """
     server = Endpoint("the authorization server", issuer)
     if not is_safe(issuer):
-        raise server.error("is not encrypted: anyone who can change its answer gets what is sent to it; use https")
+        raise server.error("is not encrypted, so its answer could be changed to get what is sent; use https")
     for url in build_oauth_authorization_server_metadata_discovery_urls(issuer, ""):
         found = Endpoint("the authorization server's metadata at", url)
         reply = await exchange.get(found)
@@ -149,4 +149,4 @@ def _check_addresses(found: Endpoint, metadata: AuthorizationServer, *, plain: b
         address = getattr(metadata, name)
         if address is not None and not is_safe(address, plain=plain):
             what = name.replace("_", " ")
-            raise CredentialsError(f"{found.error(f'name a {what} that is not encrypted').text}; nothing is sent there")
+            raise CredentialsError(f"{found.error(f'have an unencrypted {what}').text}; nothing is sent there")

@@ -29,6 +29,7 @@ FLOORS = (
     {"telemetry", "oauth"},
     {"broker", "policy"},
     {"config"},
+    {"run_dir"},
     {"settings"},
     {"interceptors", "credential_providers", "call_events", "server_events", "native"},
     {"resources", "prompts"},
