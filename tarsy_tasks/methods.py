@@ -8,6 +8,7 @@ import re
 from typing import Literal, get_args
 
 __all__ = [
+    "ANSWER_INPUT",
     "CLOSE_SESSION",
     "COMPLETE",
     "GET_PROMPT",
@@ -35,6 +36,9 @@ COMPLETE = "completion/complete"
 CLOSE_SESSION = "session/close"
 """Of this package, not of MCP: an executor needs its isolated session no longer."""
 
+ANSWER_INPUT = "input/answer"
+"""Of this package, too: what an agent answers to the questions of a server (docs/input.md)."""
+
 McpMethod = Literal[
     "resources/list",
     "resources/templates/list",
@@ -44,7 +48,7 @@ McpMethod = Literal[
     "prompts/get",
     "completion/complete",
 ]
-Method = McpMethod | Literal["session/close"]
+Method = McpMethod | Literal["session/close", "input/answer"]
 
 METHODS: frozenset[str] = frozenset(get_args(McpMethod))
 

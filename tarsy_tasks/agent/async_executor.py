@@ -29,6 +29,7 @@ from tarsy_tasks.methods import COMPLETE, GET_PROMPT, LIST_PROMPTS, LIST_RESOURC
 from tarsy_tasks.models import ResultPart, ToolCall, ToolDefinition, ToolResult
 from tarsy_tasks.priorities import Priority
 from tarsy_tasks.prompts import Completion, PromptDefinition, PromptResult
+from tarsy_tasks.questions import Answers, InputQuestion
 from tarsy_tasks.resources import ResourceDefinition, ResourceResult, ResourceTemplate, Values
 from tarsy_tasks.server_status import ServerStatus
 
@@ -59,6 +60,17 @@ class AsyncPendingCall(BasePendingCall[AsyncProgressCalls]):
         if self._progress_calls is not None and self.done():
             await self._progress_calls.finish()
         return self._read_answer(timeout_s)
+
+    async def questions(self, timeout_s: float | None = None) -> tuple[InputQuestion, ...]:
+        """As `PendingCall.questions`."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while not (self._submitted.questions or self.done()):
+            heard = self._watch()
+            if self._submitted.questions or not (patience_s := self._patience_s(until)):
+                break
+            futures = [asyncio.wrap_future(each) for each in self._either(heard)]
+            await asyncio.wait(futures, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+        return self._submitted.questions
 
     async def cancel(self) -> None:
         """As `PendingCall.cancel`."""
@@ -203,6 +215,11 @@ class AsyncToolExecutor(BaseExecutor):
         assert submitted.sent is not None
         await wait_for(submitted.sent)
         return AsyncPendingCall(self._dispatcher, submitted)
+
+    async def resume(self, pending: AsyncPendingCall, answers: Answers) -> AsyncPendingCall:
+        """As `ToolExecutor.resume`."""
+        (await self._answer(self._dispatcher.inputs.answer(pending.submitted, answers))).raise_for_outcome()
+        return pending
 
     async def execute(
         self,

@@ -10,6 +10,7 @@ from weakref import WeakSet
 
 from tarsy_tasks.agent.advice import Adviser
 from tarsy_tasks.agent.dispatcher import CallDispatcher
+from tarsy_tasks.agent.input_calls import OnInput
 from tarsy_tasks.agent.isolated_run import SessionKind, build_isolated_run
 from tarsy_tasks.agent.large_results import READ_RESULT_TOOL
 from tarsy_tasks.agent.listing import ToolLister
@@ -54,6 +55,7 @@ class BaseExecutor:
         session: SessionKind = "shared",
         offer_read_result: bool | None = None,
         park: bool = False,
+        on_input: OnInput | None = None,
         label_servers: bool = False,
         summarizer: SummaryFunction | Summarizer | None = None,
         app: "Celery | None" = None,
@@ -76,7 +78,8 @@ class BaseExecutor:
         self._adviser = Adviser(find_app, selection)
         searches = SearchCalls(self._lister, self._adviser)
         isolated = build_isolated_run(session, run_id)
-        calls = CallDispatcher(find_app, selection, timeout_s, agent_id, run_id, searches, priority, park, isolated)
+        about = agent_id, run_id, searches, priority, park or on_input is not None, isolated, on_input
+        calls = CallDispatcher(find_app, selection, timeout_s, *about)
         if summarizer is not None:
             made = Summarizer.of(summarizer)
             settings = SummarySettings(made, look_at_servers(app))
@@ -87,9 +90,13 @@ class BaseExecutor:
         self._events = ServerEventFeed(find_app, selection, timeout_s)
         self._statuses = ServerStatuses(find_app, selection, self._adviser, timeout_s, self.native_tools)
 
-    def own_tools(self) -> list[ToolDefinition]:
-        """The tools of this package itself that `list_tools` lists now: `tarsy.read_result`, if it is offered."""
-        offers = self._dispatcher.reader.has_cut if self._offers_reading is None else self._offers_reading
+    def own_tools(self, *, later: bool = False) -> list[ToolDefinition]:
+        """The tools of this package itself that `list_tools` lists now: `tarsy.read_result`, if it is offered.
+
+        Args:
+            later: Also those that it lists later, once a result was cut.
+        """
+        offers = later or self._dispatcher.reader.has_cut if self._offers_reading is None else self._offers_reading
         return [READ_RESULT_TOOL] if offers and self._selection.is_own(READ_RESULT_TOOL.server) else []
 
     def _local_tools(self) -> list[ToolDefinition]:

@@ -26,6 +26,7 @@ from tarsy_tasks.methods import COMPLETE, GET_PROMPT, LIST_PROMPTS, LIST_RESOURC
 from tarsy_tasks.models import ResultPart, ToolCall, ToolDefinition, ToolResult
 from tarsy_tasks.priorities import Priority
 from tarsy_tasks.prompts import Completion, PromptDefinition, PromptResult
+from tarsy_tasks.questions import Answers
 from tarsy_tasks.resources import ResourceDefinition, ResourceResult, ResourceTemplate, Values
 from tarsy_tasks.server_status import ServerStatus
 
@@ -52,8 +53,10 @@ class ToolExecutor(BaseExecutor):
             tools of other kinds.
         summarizer: Makes long results short (docs/summaries.md): a function, or a `Summarizer` with settings. A call is
             then answered up to 30 s later.
-        park: This agent waits when a call has to wait for a person, longer than `timeout_s` (docs/approval.md). Without
-            it, such calls are rejected.
+        park: This agent waits when a call has to wait for a person, longer than `timeout_s` (docs/approval.md), also
+            for answers to what its server asks (docs/input.md). Without it, such calls are rejected.
+        on_input: Answers what servers ask in calls of this executor, which implies `park`: it gets a `ParkedCall`, and
+            returns answers as for `resume`, or None if somebody else answers.
         app: A Celery application on the workers' Redis. None: the package's own, with Redis from `TARSY_REDIS_URL`.
 
     Raises:
@@ -254,7 +257,7 @@ class ToolExecutor(BaseExecutor):
     def can_execute(self, name: str) -> Permission:
         """Whether a call of a tool would be permitted, and why; true or false.
 
-        It is advice: a worker decides each call by its own policy. It comes from `servers` and `tool_filter`, the
+        It is only advice: a worker decides each call by its own policy. It comes from `servers` and `tool_filter`, the
         policy that this process finds (`TARSY_POLICY`, or in the configuration file; read once), for the agent that the
         Redis URL names, and the last list of tools. Nothing is sent.
 
@@ -309,6 +312,26 @@ class ToolExecutor(BaseExecutor):
         assert submitted.sent is not None
         submitted.sent.result()
         return PendingCall(self._dispatcher, submitted)
+
+    def resume(self, pending: PendingCall, answers: Answers) -> PendingCall:
+        """Answer what the server of a call asks, and have the call go on: `pending.questions()` says what that is.
+
+        Args:
+            pending: The call, of this executor or from `attach`.
+            answers: By the name of each question, the values of its form, which accepts it, or `accept`, `decline` or
+                `cancel`. A word alone answers them all.
+
+        Returns:
+            The same handle.
+
+        Raises:
+            OutcomeError: The answers do not fit, or come too late, or the call is another agent's; the error's
+                `result` says why. The call still waits, unless it has ended.
+            BrokerUnavailable: Redis could not be reached within `timeout_s`.
+            ValueError: The call asks nothing, or the answers are not JSON.
+        """
+        self._dispatcher.inputs.answer(pending.submitted, answers).answered.result().raise_for_outcome()
+        return pending
 
     def execute(
         self,

@@ -79,7 +79,8 @@ class ReplyListener:
         self.clock = RedisClock()
         # The beginning of a UUID is the same for this process, the rest differs by call.
         self._id_prefix = str(uuid.uuid4())[: keys.TASK_ID_PREFIX_LENGTH]
-        subscription = Subscription(("SUBSCRIBE", keys.reply_channel(self._id_prefix)), self._hear, self._reconnect)
+        channel = keys.reply_channel(self._id_prefix, agent)
+        subscription = Subscription(("SUBSCRIBE", channel), self._hear, self._reconnect)
         self.redis = AsyncRedisExchange(find_pool, subscription)
         self.hears_events = self.refuses_events = False
         self._agent = agent
@@ -296,7 +297,7 @@ class ReplyListener:
         try:
             said = WatchMessage.model_validate_json(message)
         except ValidationError as error:
-            logger.debug("what is said of a watched resource cannot be read: %s", error)
+            logger.debug("a message about a watched resource cannot be read: %s", error)
             return
         hear = self._change_hearers.get(said.watch)
         if hear is not None:

@@ -4,6 +4,7 @@ Owns their spelling, so that ACL rules and a clean-up can be read off one page.
 """
 
 from collections.abc import Callable
+from hashlib import sha256
 from urllib.parse import quote
 
 AUDIT = "tarsy:audit"
@@ -29,6 +30,8 @@ SERVER_EVENTS = "tarsy:server-events"
 """The channel of what happens to the sessions of workers with MCP servers."""
 CALL_STATES = "tarsy:progress:"
 """Prefix of the keys of how such calls stand."""
+SERVER_TASKS = "tarsy:server-task:"
+"""Prefix of the keys that say which call waits for a task of a server."""
 LARGE_RESULTS = "tarsy:large-results:"
 """Prefix of the keys of large results that are kept whole."""
 LARGE_INDEXES = "tarsy:large-index:"
@@ -49,6 +52,8 @@ DELAYED = "tarsy:delayed"
 """Sorted set of the messages whose time has not come, queue and tag with a line break between, by when they are due."""
 PARKED = "tarsy:parked"
 """Sorted set of the parked calls, queue and tag with a line break between, by when they are woken in any case."""
+ASKING = "tarsy:asking"
+"""Sorted set with a TTL of the calls whose sessions wait for input, by when that ends at the latest."""
 PARKED_STATE = "PARKED"
 """The state of their tasks, which is no state of Celery's own."""
 WATCHES = "tarsy:watches"
@@ -161,11 +166,13 @@ def minute_key(minute: int | str) -> str:
     return f"tarsy:minute:{minute}"
 
 
-def reply_channel(task_id: str) -> str:
-    """Where answers are announced, of all tasks of one process: their ids begin alike. A client that does not know such
-    an id cannot listen.
+def reply_channel(task_id: str, agent: str) -> str:
+    """Where answers are announced, of all tasks of one process: their ids begin alike. A bound agent has channels of
+    its own, to which no other one can listen; `agent` is empty for all others, and one that does not know such an id
+    cannot listen.
     """
-    return f"{REPLIES}{task_id[:TASK_ID_PREFIX_LENGTH]}"
+    owner = f"{agent}:" if agent else ""
+    return f"{REPLIES}{owner}{task_id[:TASK_ID_PREFIX_LENGTH]}"
 
 
 def events_channel(task_id: str, agent: str) -> str:
@@ -228,6 +235,12 @@ call_marker = _prefixed("tarsy:call:")
 """Hash of one call: its delivery count, state and owner. It has a TTL; workers write it."""
 parked_key = _prefixed("tarsy:parked:")
 """The record of a parked call: why it waits, and what was decided. It has a TTL; workers and operators write it."""
+input_key = _prefixed("tarsy:input:")
+"""What a server has asked in a call that waits for input, with its own state of the call, and what it was answered: a
+hash with a TTL. Only workers and operators read and write it."""
+polled_key = _prefixed("tarsy:polled:")
+"""Sorted set of the calls that wait for tasks of a server, queue and tag with a line break between, by when the server
+is asked again. Workers write it."""
 withdrawn_key = _prefixed("tarsy:withdrawn:")
 """Exists when a call is withdrawn. It has a TTL; agents write it."""
 cancelled_key = _prefixed("tarsy:cancelled:")
@@ -241,8 +254,8 @@ result_key = _prefixed("celery-task-meta-")
 
 
 session_key = _prefixed("tarsy:session:")
-"""Who holds an isolated session, by server and a digest of the run, with a colon between: a hash with a TTL. Workers
-write it."""
+"""Who holds an isolated session, by server and a digest of principal and run, with a colon between: a hash with a TTL.
+Workers write it."""
 sessions_key = _prefixed("tarsy:sessions:")
 """Sorted set with a TTL of the isolated sessions of a server, `session_key` and principal with a line break between, by
 when their workers last confirmed them. Workers write it."""
@@ -264,6 +277,12 @@ def watch_key(agent: str, watch_id: str) -> str:
 def flight_key(place: str, field: str) -> str:
     """Who asks for what is to be kept in a field of that place in the cache, a string with a TTL; all others wait."""
     return f"{cache_key(place)}:flight:{field}"
+
+
+def server_task_key(server: str, task: str) -> str:
+    """Which call waits for a task of a server, its task id, a string with a TTL; `task` is the server's id of the task,
+    and a secret. Workers write it."""
+    return f"{SERVER_TASKS}{server}:{sha256(task.encode(errors='surrogatepass')).hexdigest()[:32]}"
 
 
 def suspended_key(server: str) -> str:

@@ -1,8 +1,8 @@
 """Parked calls: they wait for a person or for a machine, and hold no slot, no thread and no session meanwhile.
 
-Owns the scripts that park a call, decide about it and wake it, and reading those that wait for people. It knows neither
-Celery nor MCP, and not why a call waits: a worker's interceptor ends a call with `interceptors.Parked`, and looks at
-what was decided when the call comes back.
+Owns the scripts that park a call, decide about it and wake it. It knows neither Celery nor MCP, and not why a call
+waits: a worker's interceptor ends a call with `interceptors.Parked`, and looks at what was decided when the call comes
+back. What people see of them is in `parked_views`.
 
 **States.** A parked call is a message of the in-flight table, as one with an ETA is (`delayed`): its entry stays, so
 Celery's task is unfinished, and chains, groups and chords wait for it. Waking it puts the same message back at the head
@@ -15,7 +15,8 @@ of its queue, and any worker goes on with the same task id:
 - A delivery that ends with parking does not count. A worker that is lost before it has parked a call has lost a lease,
   and the call is delivered again; one that is lost afterwards had it no more. Nothing of a parked call is in a process.
 - A parked call has not begun, so an answer that denies it is sure of that. Whether it runs once when it is woken is
-  decided as for every call, by its begin marker (`deliveries`).
+  decided as for every call, by its begin marker (`deliveries`). One that waits for a task of its server has begun, and
+  its marker stays: it is never sent again.
 
 **Keys.** `tarsy:parked` is a sorted set of the places (queue and tag, as in `tarsy:delayed`) by when they are woken in
 any case. `tarsy:parked:<id>` is the call's record, a hash with a TTL; workers and operators write it, agents cannot:
@@ -24,13 +25,16 @@ any case. `tarsy:parked:<id>` is the call's record, a hash with a TTL; workers a
 |---|---|
 | `home`, `until` | where it goes back to, and when at the latest |
 | `reason`, `about` | why it waits; what people see of it, in JSON, masked (`ParkedCallView`) |
+| `approved`, `approved_by` | of a call that was approved and waits again: the digest that was approved, and by whom |
+| `task` and others | of a call that waits for a task of its server (`server_tasks`) |
 | `digest` | of what was asked: a decision names it, and a worker compares it with what it is about to send |
 | `needs`, `approvals` | how many people have to approve it, and who has, a line each |
 | `principal` | who called, if that is verified: nobody approves a call of their own |
-| `decision`, `by`, `why` | `approved`, `denied` or `expired`, once; by whom, and the reason that they gave |
+| `decision`, `by`, `why` | `approved`, `denied`, `answered` or `expired`, once; by whom, and the reason of a denial |
 | `allowance_s`, `resumed_at` | how long it may take once it is woken, and when that was |
 
 The field `parked` of the call's marker says the same to agents, who may read markers: so a call is withdrawn as ever.
+Woken, it has `resumed`: such a marker outlives the record, so that no agent has a decision count a second time.
 While it is parked, its result is Celery's usual text with the state `PARKED`, which is not one of Celery's states of
 tasks that are done; `ParkedCall` is what agents read there, and it is published as an answer is.
 
@@ -41,21 +45,35 @@ other, as `expired`, so that a worker answers it: with an audit entry, and for C
 All times are those of Redis. Each script may be sent twice.
 """
 
-import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.entries import ANNOUNCE, ENTRIES, MARKER_TTL_S
 from tarsy_tasks.broker.exchange import RedisExchange
+from tarsy_tasks.broker.parked_views import TASK, ParkedCallView, load, load_waiting
 from tarsy_tasks.broker.script import NOW, Table, constants, script
-from tarsy_tasks.broker.steps import ANNOUNCE, ENTRIES, KEYS, MARKER_TTL_S
+from tarsy_tasks.broker.steps import KEYS
 
-__all__ = ["Decided", "ParkedCallView", "ParkedRecord", "Parking", "decide", "load", "load_waiting", "wake_due"]
+__all__ = [
+    "KEPT_S",
+    "TASK",
+    "WAKE",
+    "Decided",
+    "ParkedCallView",
+    "ParkedRecord",
+    "Parking",
+    "decide",
+    "load",
+    "load_waiting",
+    "wake_due",
+]
+
 
 KEPT_S = 24 * 3600
 """How long a record outlives the end of its waiting: a decision that comes too late, or twice, learns so."""
-_PAGE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +83,20 @@ class ParkedRecord:
     Attributes:
         digest: Of what was asked.
         until: When it is or was woken in any case; time of Redis.
-        decision: `approved`, `denied` or `expired`; empty: nothing was decided.
+        decision: `approved`, `denied`, `answered` or `expired`; empty: nothing was decided.
         by: Who decided, comma-separated.
         why: The reason that they gave.
         resumed_at: When it was woken; None before.
         allowance_s: How long it may take from then on.
+        task: The server's id of the task that it waits for, a secret; empty: it waits for something else.
+        sent_at: When the server gave it that; time of Redis.
+        attempts: How often it had been sent by then.
+        approval: What had been decided about sending it, as in the audit.
+        charges: As of `Delivery`.
+        reason: Why it waits, or waited.
+        approved: What was approved of it before, as a digest; empty if nothing was.
+        approved_by: By whom.
+        returns: How often it was woken for a task that turned out not to be done.
     """
 
     digest: str
@@ -79,18 +106,33 @@ class ParkedRecord:
     why: str = ""
     resumed_at: float | None = None
     allowance_s: float = 0.0
+    task: str = ""
+    sent_at: float = 0.0
+    attempts: int = 0
+    approval: str = ""
+    charges: str = ""
+    returns: int = 0
+    reason: str = ""
+    approved: str = ""
+    approved_by: str = ""
 
-    FIELDS = ("digest", "until", "decision", "by", "why", "resumed_at", "allowance_s")
+    FIELDS = (
+        *("digest", "until", "decision", "by", "why", "resumed_at", "allowance_s"),
+        *("task", "sent_at", "attempts", "approval", "charges", "returns"),
+        *("reason", "approved", "approved_by"),
+    )
 
     @classmethod
     def read(cls, found: list[Any]) -> "ParkedRecord | None":
         """The record, of the values of its `FIELDS`; None if there is none."""
         texts = [each.decode(errors="replace") if isinstance(each, bytes) else each or "" for each in found]
-        digest, until, decision, by, why, resumed_at, allowance_s = texts
+        digest, until, decision, by, why, resumed_at, allowance_s, *more = texts
+        task, sent_at, attempts, approval, charges, n, *before = more
         if not digest:
             return None
         resumed = float(resumed_at) if resumed_at else None
-        return cls(digest, float(until or 0), decision, by, why, resumed, float(allowance_s or 0))
+        waited = digest, float(until or 0), decision, by, why, resumed, float(allowance_s or 0)
+        return cls(*waited, task, float(sent_at or 0), int(attempts or 0), approval, charges, int(n or 0), *before)
 
 
 class Decided(StrEnum):
@@ -99,50 +141,27 @@ class Decided(StrEnum):
     APPROVED = "approved"
     DENIED = "denied"
     COUNTED = "counted"
-    """It counts, and somebody else has to approve the call, too."""
+    """It was recorded, and another person has to approve the call, too."""
     REPEATED = "repeated"
-    """The same person has approved it before, and somebody else has to."""
+    """The same person has approved it before, and another one has to."""
     OWN = "own"
-    """Nobody approves a call of their own."""
+    """It is a call of the same principal."""
     CHANGED = "changed"
     """It is about other arguments than those that the call has."""
     LATE = "late"
     """It was decided before."""
     EXPIRED = "expired"
     WITHDRAWN = "withdrawn"
+    OTHER = "other"
+    """It waits for something else: answers, and not an approval."""
     UNKNOWN = "unknown"
     """There is no such parked call."""
-
-
-@dataclass(frozen=True, slots=True)
-class ParkedCallView:
-    """What people see of a parked call. All texts of agents and servers are masked.
-
-    Attributes:
-        id: The task id.
-        reason: Why it waits.
-        until: When it expires, by the clock of Redis.
-        digest: Of what was asked.
-        needs: How many people have to approve it.
-        approvals: Who has.
-        decision: As in `ParkedRecord`.
-        about: What is asked, by whom: `server`, `tool`, `arguments`, `why`, `agent_id`, `run_id`, `principal`, `at`.
-    """
-
-    id: str
-    reason: str
-    until: float
-    digest: str
-    needs: int
-    approvals: tuple[str, ...]
-    decision: str
-    about: dict[str, Any]
 
 
 # Returns 0, and does nothing, if nobody waits for the call any more. With the record of the same question the earlier
 # approvals stay: its worker was lost, and another one asks again.
 @script(
-    constants(marker_ttl_s=MARKER_TTL_S, kept_s=KEPT_S),
+    constants(marker_ttl_s=MARKER_TTL_S, kept_s=KEPT_S, polled_ttl_s=32 * 24 * 3600),
     NOW,
     r"""
     local lease = home .. '\n' .. tag
@@ -157,12 +176,20 @@ class ParkedCallView:
     local left_s = math.ceil(math.max(0, ends_at - now))
     if redis.call('HGET', parked_call, 'digest') ~= record.digest then redis.call('DEL', parked_call) end
     for name, value in pairs(record) do redis.call('HSET', parked_call, name, value) end
+    redis.call('HDEL', parked_call, 'decision', 'by', 'why', 'resumed_at')  -- it waits again
     redis.call('HSET', parked_call, 'home', home, 'until', string.format('%.3f', ends_at))
     redis.call('EXPIRE', parked_call, left_s + kept_s)
+    if next(kept) then redis.call('DEL', input) end
+    for name, value in pairs(kept) do redis.call('HSET', input, name, value) end
+    redis.call('EXPIRE', input, left_s + kept_s)
     redis.call('HINCRBY', marker, 'deliveries', -1)
     redis.call('HDEL', marker, 'suspect', 'taken')  -- nobody has it: if it is withdrawn, its agent records that
     redis.call('HSET', marker, 'parked', 1)
     redis.call('EXPIRE', marker, left_s + marker_ttl_s)
+    if polled ~= '' then
+        redis.call('ZADD', polled, now + poll_s, lease)
+        redis.call('EXPIRE', polled, polled_ttl_s)
+    end
     if state ~= '' then
         redis.call('SET', stored_result, state, 'EX', left_s + kept_s)
         redis.call('PUBLISH', stored_result, state)
@@ -170,9 +197,20 @@ class ParkedCallView:
     end
     return 1
     """,
-    known=KEYS,
+    known={**KEYS, "input": (keys.input_key, "tag")},
 )
-def _park(*, home: str, tag: str, ends_at: float, record: Table, state: str, channel: str) -> int: ...
+def _park(
+    *,
+    home: str,
+    tag: str,
+    ends_at: float,
+    record: Table,
+    kept: Table,
+    state: str,
+    channel: str,
+    polled: str,
+    poll_s: float,
+) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +221,17 @@ class Parking:
         record: The fields of its record that are known when it is parked.
         until: When it is woken in any case, in seconds since the epoch by the clock of Redis.
         state: What is stored as the state of the task, in Celery's form; empty to store none.
+        polled: The set of those of its server that wait for a task; empty: it does not.
+        poll_s: In how many seconds the server is asked about the task.
+        kept: As of `interceptors.Parked`.
     """
 
     record: dict[str, Any]
     until: float
     state: str
+    polled: str = ""
+    poll_s: float = 0.0
+    kept: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def park(self, exchange: RedisExchange, home: str, tag: str) -> bool:
         """Park a call that this worker has on a lease; False if nobody waits for it any more."""
@@ -198,13 +242,16 @@ class Parking:
                 tag=tag,
                 ends_at=self.until,
                 record=self.record,
+                kept=dict(self.kept),
                 state=self.state,
-                channel=keys.reply_channel(tag),
+                channel=keys.reply_channel(tag, keys.agent_of_queue(home)),
+                polled=self.polled,
+                poll_s=self.poll_s,
             )
         )
 
 
-_WAKE = (
+WAKE = (
     constants(
         waiting_prefix=keys.waiting_key(""),
         marker_prefix=keys.call_marker(""),
@@ -213,22 +260,36 @@ _WAKE = (
         garbage_s=600,
         blocked_s=60,
         kept_s=KEPT_S,
+        worker_mark=keys.WORKER_MARK,
+        polled_prefix=keys.polled_key(""),
     )
     + f"\n{ENTRIES}\n{ANNOUNCE}"
     + r"""
     local function wake(place)
         local home, tag = string.match(place, '^([^\n]*)\n(.*)$')
-        local entry = tag and redis.call('HGET', unacked, tag)
+        local entry = tag and entry_of(tag, home)
         if entry then
             local record = parked_prefix .. tag
-            local allowance_s = tonumber(redis.call('HGET', record, 'allowance_s') or '') or 0
+            local given_s, holder, task = unpack(redis.call('HMGET', record, 'allowance_s', 'holder', 'task'))
+            if task then
+                local server = string.match(home, '^' .. queue_prefix .. '([^:]*)')
+                if server then redis.call('ZREM', polled_prefix .. server, place) end
+            end
+            local allowance_s = tonumber(given_s or '') or 0
             local queue, garbage_at, message = split_entry(entry)
+            local list = named_queue(queue, home)
+            if holder then  -- only its worker has the server's process
+                local own = string.match(home, '^(.-)' .. worker_mark) or home
+                own = own .. worker_mark .. holder
+                home, list = own, own .. string.sub(list, #home + 1)
+                queue = list
+            end
             if message then  -- of a damaged entry the sweep makes a dead letter
                 if garbage_at ~= '' then garbage_at = string.format('%.3f', now + allowance_s + garbage_s) end
                 redis.call('HSET', unacked, tag, queue .. '\n' .. garbage_at .. '\n' .. message)
             end
             -- As in `release_due`: keys of another type must not stop the others.
-            local size = message and redis.pcall('RPUSH', named_queue(queue, home), message)
+            local size = message and redis.pcall('RPUSH', list, message)
             local added = redis.pcall('ZADD', waiting_prefix .. home, now, tag)
             if type(size) ~= 'number' and type(added) ~= 'number' then
                 redis.call('ZADD', parked, now + blocked_s, place)
@@ -241,6 +302,7 @@ _WAKE = (
                 redis.call('EXPIRE', record, math.ceil(allowance_s) + kept_s)
             end
             redis.call('HDEL', marker_prefix .. tag, 'parked')
+            redis.call('HSET', marker_prefix .. tag, 'resumed', 1)
             redis.call('DEL', result_prefix .. tag)
         end
         redis.call('ZREM', parked, place)
@@ -248,16 +310,18 @@ _WAKE = (
     end
     """
 )
-"""A Lua function that puts a parked call back into its queue. It returns the bytes that it has read."""
+"""A Lua function that puts a parked call back into its queue, or into that of the worker that holds what it needs. It
+returns the bytes that it has read."""
 
 
 @script(
     NOW,
-    _WAKE,
+    WAKE,
     r"""
     local home, ends_at, needs, decision, asked, principal, approvals = unpack(redis.call('HMGET', parked_call,
         'home', 'until', 'needs', 'decision', 'digest', 'principal', 'approvals'))
-    if not home then return 'unknown' end
+    if not home or redis.call('HEXISTS', parked_call, 'task') == 1 then return 'unknown' end
+    if redis.call('HGET', parked_call, 'reason') ~= 'approval' then return 'other' end
     if decision then return decision == 'expired' and decision or 'late' end
     if asked ~= digest then return 'changed' end
     if now >= tonumber(ends_at) then return 'expired' end
@@ -290,7 +354,7 @@ def _decide(*, tag: str, digest: str, is_approved: bool, by: str, why: str) -> b
 @script(
     constants(most=200, most_bytes=1024 * 1024, samples=10),
     NOW,
-    _WAKE,
+    WAKE,
     r"""
     local bytes = 0
     for _, place in ipairs(redis.call('ZRANGEBYSCORE', parked, '-inf', now, 'LIMIT', 0, most)) do
@@ -331,47 +395,3 @@ def decide(redis: Any, view: ParkedCallView, *, is_approved: bool, by: str, why:
     command = _decide.command(tag=view.id, digest=view.digest, is_approved=is_approved, by=by, why=why)
     found = redis.execute_command(*command)
     return Decided(found.decode() if isinstance(found, bytes) else found)
-
-
-def load(redis: Any, task_id: str) -> ParkedCallView | None:
-    """One parked call, also when it was decided already; None if there is no record of it."""
-    return _view(task_id, redis.hgetall(keys.parked_key(task_id)))
-
-
-def load_waiting(redis: Any, limit: int) -> tuple[list[ParkedCallView], int]:
-    """The calls that wait for people, those first that expire first, and how many are parked in all."""
-    found: list[ParkedCallView] = []
-    start = 0
-    while len(found) < limit:
-        places: list[bytes] = redis.zrange(keys.PARKED, start, start + _PAGE - 1)
-        tags = [place.partition(b"\n")[2].decode(errors="replace") for place in places]
-        pipeline = redis.pipeline(transaction=False)
-        for tag in tags:
-            pipeline.hgetall(keys.parked_key(tag))
-            pipeline.hexists(keys.UNACKED, tag)  # withdrawn ones stay in the set until they expire
-        answers = pipeline.execute()
-        for tag, fields, is_there in zip(tags, answers[::2], answers[1::2], strict=True):
-            view = _view(tag, fields) if is_there else None
-            if view is not None and not view.decision:
-                found.append(view)
-        if len(places) < _PAGE:
-            break
-        start += _PAGE
-    return found[:limit], redis.zcard(keys.PARKED)
-
-
-def _view(task_id: str, fields: dict[bytes, bytes]) -> ParkedCallView | None:
-    texts = {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
-    try:
-        return ParkedCallView(
-            id=task_id,
-            reason=texts["reason"],
-            until=float(texts["until"]),
-            digest=texts["digest"],
-            needs=int(texts["needs"]),
-            approvals=tuple(texts.get("approvals", "").splitlines()),
-            decision=texts.get("decision", ""),
-            about=json.loads(texts["about"]),
-        )
-    except (KeyError, ValueError):
-        return None

@@ -20,6 +20,7 @@ from tarsy_tasks.config.approval import Approval, ApprovalSetting
 from tarsy_tasks.config.auth import ApiKeyAuth, Auth
 from tarsy_tasks.config.by_tool import find_for_tool
 from tarsy_tasks.config.cache import Cache
+from tarsy_tasks.config.elicitation import Elicitation
 from tarsy_tasks.config.error_budget import ErrorBudget
 from tarsy_tasks.config.isolated import Isolated
 from tarsy_tasks.config.masking import Masking
@@ -51,6 +52,11 @@ class Timeouts(Model):
     list_s: _Seconds = Field(default=10, description="Listing its tools.")
     call_s: _Seconds = Field(default=60, description="One tool call.")
     recreate_s: _Seconds = Field(default=10, description="Replacing a lost session.")
+    task_s: _Seconds = Field(
+        default=24 * 3600,
+        le=30 * 24 * 3600,
+        description="A task that the server has answered a call with, if the caller waits for parked calls.",
+    )
     tools: dict[Annotated[str, Field(min_length=1)], _Seconds] = Field(
         default_factory=dict,
         description="Instead of `call_s`: by the name of a tool, or else by the first glob (`get_*`) that matches.",
@@ -216,6 +222,9 @@ class ServerConfig(Model):
         description="Which calls a person has to approve before they are sent: `always`, `destructive`, `never`, or a "
         "mapping.",
     )
+    elicitation: Elicitation = Field(
+        default_factory=Elicitation, description="How long calls wait for input that the server asks for."
+    )
     masking: Masking = Field(
         default_factory=Masking, description="What is masked in results, errors and output of the server."
     )
@@ -282,6 +291,13 @@ class ServerConfig(Model):
     def agent_variables(self) -> frozenset[str]:
         """The names of the credentials of agents that it refers to."""
         return find_agent_variables(dict(self))
+
+    @property
+    def keeps_tasks(self) -> bool:
+        """Whether a task of the server can outlive its call: it does not go with a session or a process of its own."""
+        return self.transport == "http" or (
+            self.transport == "stdio" and self.session == "shared" and self.stops_after_s is None
+        )
 
     @property
     def stops_after_s(self) -> float | None:

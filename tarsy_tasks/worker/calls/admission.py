@@ -13,11 +13,14 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import Ending, Proceed, Stage
 from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.questions import INPUT_REQUIRED
 from tarsy_tasks.worker.calls.approvals import Approvals
 from tarsy_tasks.worker.calls.context import WorkerContext
+from tarsy_tasks.worker.calls.input_rounds import find_round
 from tarsy_tasks.worker.calls.invocation import end_after
 from tarsy_tasks.worker.calls.parking import NO_LIMIT_S, find_parked
 from tarsy_tasks.worker.calls.running_call import RunningCall
+from tarsy_tasks.worker.calls.server_tasks import resume_task
 
 __all__ = ["Deadline", "OwnQueue", "PinnedDefinition", "require_queue"]
 
@@ -40,7 +43,7 @@ class Deadline:
             if call.feed is not None and call.delivery_count > 1:
                 moved = await call.feed.find_deadline()
                 left_s = left_s if moved is None else max(left_s, moved - time.monotonic())
-        if call.info.park:
+        if call.info.park or call.may_have_run:
             left_s = await self._after_parking(call, left_s)
         if left_s <= 0:
             raise CallError(
@@ -56,15 +59,22 @@ class Deadline:
             timer.cancel()
 
     async def _after_parking(self, call: RunningCall, left_s: float) -> float:
-        """How long a call may take that may be parked: if it was, its time counts from when it was woken."""
+        """How long a call may take that may have been parked: then its time counts from when it was woken; or with a
+        task of its server, for which its caller waits so long, from when that had to be done."""
         if not self._context.clock.is_fresh:
             await self._sync_clock()
         async for attempt in _retrying():
             with attempt:
                 call.parked = await find_parked(self._context, call)
-        if call.parked is None or call.parked.resumed_at is None:
+                if call.parked is not None and call.parked.reason == INPUT_REQUIRED:
+                    call.sent_round = await find_round(self._context, call, call.parked)
+        parked = call.parked
+        if parked is not None and parked.task:
+            resume_task(self._context, call, parked)
+            return max(parked.until, parked.resumed_at or 0.0) + parked.allowance_s - self._context.clock.now()
+        if parked is None or parked.resumed_at is None:
             return left_s
-        return call.parked.resumed_at + call.parked.allowance_s - self._context.clock.now()
+        return parked.resumed_at + parked.allowance_s - self._context.clock.now()
 
     async def _sync_clock(self) -> None:
         async for attempt in _retrying():
@@ -119,6 +129,6 @@ class PinnedDefinition:
         self._approvals = Approvals()
 
     async def __call__(self, call: RunningCall, proceed: Proceed) -> Ending:
-        if call.definition is not None and call.connection.server.pin == "block":
+        if not call.task and call.definition is not None and call.connection.server.pin == "block":
             await self._approvals.require(call.definition, self._context.results)
         return await proceed()

@@ -83,7 +83,8 @@ class EventFeed:
     """The feed of one call in this worker; it is also the `CallListener` of its requests.
 
     Args:
-        delivery: None for a task that no message brought.
+        delivery: None for a task that no message brought, and for a call that is parked.
+        agent: The bound agent that sent a call without a delivery.
 
     Attributes:
         limit: That of `CallListener`, as are `has_session` and `heard`.
@@ -91,14 +92,19 @@ class EventFeed:
     """
 
     def __init__(
-        self, context: WorkerContext, connection: ServerConnection, task_id: str, delivery: Delivery | None
+        self,
+        context: WorkerContext,
+        connection: ServerConnection,
+        task_id: str,
+        delivery: Delivery | None,
+        agent: str = "",
     ) -> None:
         self.limit: asyncio.Timeout | None = None
         self.has_session = False
         self.heard: Callable[[], None] = lambda: None
         self.shown: CallProgress | None = None
         self._progress: _Progress | None = None
-        agent = keys.agent_of_queue(delivery.queue) if delivery is not None else ""
+        agent = keys.agent_of_queue(delivery.queue) if delivery is not None else agent
         self._task_id = task_id
         self._channel = keys.events_channel(task_id, agent)
         self._key = keys.call_state_key(task_id, agent)

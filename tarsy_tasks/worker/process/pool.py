@@ -34,9 +34,10 @@ from tarsy_tasks.celery_app import broker_urls
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.config.inheritance import Inheritance
 from tarsy_tasks.settings import load_settings
+from tarsy_tasks.worker.calls.asking_connections import AskingConnections
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.execution import CallRunner
-from tarsy_tasks.worker.calls.interceptors import build_interceptors, has_approvals, has_cache
+from tarsy_tasks.worker.calls.interceptors import build_answering, build_interceptors, has_approvals, has_cache
 from tarsy_tasks.worker.calls.isolated_sessions import IsolatedSessions
 from tarsy_tasks.worker.calls.operations import build_operations
 from tarsy_tasks.worker.calls.resource_watches import ResourceWatches
@@ -57,6 +58,7 @@ from tarsy_tasks.worker.process.shared_pauses import SharedPauses
 from tarsy_tasks.worker.process.shutdown import ShutdownWatch
 from tarsy_tasks.worker.process.suspended_queues import SuspendedQueues
 from tarsy_tasks.worker.process.task_events import send_unsent
+from tarsy_tasks.worker.process.task_poller import TaskPoller
 from tarsy_tasks.worker.reporting.audit_writer import Audit
 from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tarsy_tasks.worker.reporting.server_lines import ServerLines
@@ -67,6 +69,7 @@ from tarsy_tasks.worker.sessions.isolated import IsolatedConnection
 from tarsy_tasks.worker.sessions.opening import SessionContext
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 from tarsy_tasks.worker.sessions.sign_ins import build_sign_ins
+from tarsy_tasks.worker.transport.provided_credentials import build_credential_source
 
 __all__ = ["TaskPool"]
 
@@ -86,6 +89,7 @@ class TaskPool(ThreadsTaskPool):
         self._pids = itertools.count(_FIRST_PID)
         self._executions: dict[int, TaskExecution | PlainCall] = {}
         self._loop = SessionLoop()
+        self._polling: Future[None] = Future()
         self._bulkhead = Bulkhead()
         self.commands: dict[str, tuple[str, Future[dict[str, Any]]]] = {}
         """The last command of an operator for each server, by name, and its outcome."""
@@ -129,10 +133,12 @@ class TaskPool(ThreadsTaskPool):
             build_interceptors, context, users, is_cached=has_cache(config), has_approvals=has_approvals(config)
         )
         self.isolated = IsolatedSessions(context, self._connect_run, self._consume_own)
+        context.consume_own = self.isolated.consume_own
         isolated = build(isolation=self.isolated)
         changes = ResourceChanges(context.connections, context.in_flight.exchange)
         self._watches = ResourceWatches(context, changes.dropped)
-        self.runner = CallRunner(context, build(), build_operations(context, self._watches), isolated)
+        asked_for = build_operations(context, self._watches)
+        self.runner = CallRunner(context, build(), asked_for, build_answering(context), isolated)
         weights, limiting = weights_of(context.policy), self.build_fetch_limits()
         self.fetcher = QueueFetcher(partial(broker_pool, self.app), self._bulkhead, self._loop, weights, limiting)
         suspended = SuspendedQueues(context.connections, self._bulkhead, context.instance)
@@ -145,9 +151,11 @@ class TaskPool(ThreadsTaskPool):
             for each in (suspended, pauses, reporter, budgets):
                 each.tend(exchange)
 
+        context.asking = AskingConnections(self._sessions, self._bulkhead)
         keeping = (context.audit, context.instance, servers, context.lease_s, tend)
         self._leases = LeaseKeeper(self.app, *keeping)
-        context.connections.inform(self._bulkhead, suspended, pauses, changes, self._leases, self.isolated)
+        kept = (self._bulkhead, suspended, pauses, changes, self._leases, self.isolated, context.asking)
+        context.connections.inform(*kept)
         grace_s = context.settings.shutdown_grace_s
         self.server_changes = ServerChanges(context.connections, self, self._connect, grace_s)
         self._shutdown = ShutdownWatch(context.settings.shutdown_grace_s, self._end_all)
@@ -165,6 +173,7 @@ class TaskPool(ThreadsTaskPool):
             raise
         self._watching = self._loop.submit(self._watches.run())
         self._leases.start()
+        self._polling = self._loop.submit(TaskPoller(context).run())
         self._shutdown.start()
 
     def build_fetch_limits(self) -> str:
@@ -205,7 +214,7 @@ class TaskPool(ThreadsTaskPool):
             broker = AsyncRedisExchange(partial(broker_pool, app), is_eager=True)
         sign_ins = build_sign_ins(settings, broker)
         sessions = self._sessions = SessionContext(
-            self.inheritance, agent_secrets=settings.agent_secrets, sign_ins=sign_ins
+            self.inheritance, credentials=build_credential_source(settings), sign_ins=sign_ins
         )
         connections = Connections(map(self._connect, (configured[name] for name in servers)))
         # Of all servers: any worker may find a call that its own worker left behind.
@@ -282,6 +291,7 @@ class TaskPool(ThreadsTaskPool):
         if self._closed:
             return  # Celery stops a pool twice after SIGQUIT
         self._closed = True
+        self._polling.cancel()
 
         async def close(connection: ServerConnection) -> None:
             await connection.close()
@@ -290,7 +300,8 @@ class TaskPool(ThreadsTaskPool):
             self._watching.cancel()
             wait_for([self._loop.submit(self._watches.close())], _ANSWER_S)
         closing = [self._loop.submit(close(connection)) for connection in self._context.connections.values()]
-        closing += [self._loop.submit(each.close()) for each in (self.server_changes, self.isolated)]
+        kept = filter(None, (self.server_changes, self.isolated, self._context.asking))
+        closing += [self._loop.submit(each.close()) for each in kept]
         wait_for(closing, _CLOSE_S)
         for each in (self.fetcher, self._context.in_flight.exchange, self._context.results):
             self._loop.call_soon(each.close)

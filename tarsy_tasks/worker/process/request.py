@@ -108,7 +108,7 @@ class CallRequest(Request):
     def _report_parked(self, parking: Parking) -> None:
         self.send_event("task-parked", until=parking.until)  # Celery makes a state of it: PARKED
         context: WorkerContext = self._app.worker_context
-        if context.reporting is not None:
+        if context.reporting is not None and parking.record["reason"] == "approval":
             context.reporting.report_parked(self.id, parking)
 
     def _is_mine_to_end(self) -> bool:

@@ -4,6 +4,8 @@ Owns how it differs from the connection that all share: what a run has done in i
 it is not replaced behind the run's back. Which runs have one is decided in `calls.isolation`.
 """
 
+from dataclasses import replace
+
 from tarsy_tasks.errors import NoSessionError
 from tarsy_tasks.masking.masked_text import MaskedText
 from tarsy_tasks.outcomes import ErrorCode
@@ -24,7 +26,8 @@ class IsolatedConnection(ServerConnection):
     def __init__(self, shared: ServerConnection, context: SessionContext, read: ReadCredentials | None = None) -> None:
         # The run decides when it is opened and closed.
         server = shared.server.model_copy(update={"session": "shared", "start": "eager", "idle_stop_s": None})
-        super().__init__(server, shared.masker, context, read)
+        # A task would be asked for over the connection that all share.
+        super().__init__(server, shared.masker, replace(context, takes_tasks=False), read)
         self._shared = shared
         self._may_reopen = server.isolated.restart
         self.recent_calls = shared.recent_calls

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from mcp import ClientSession
 from mcp.shared.dispatcher import CallOptions
-from mcp_types import CallToolResult, InputRequiredResult
+from mcp_types import CallToolResult
 from mcp_types.methods import SERVER_RESULTS
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter
@@ -29,7 +29,6 @@ _FIRST_ROUND = {
     **dict.fromkeys(("allow_input_required", "allow_claimed"), True),
 }
 """What the SDK's client adds to a call, unless it has an answer to what the server asked for."""
-_RESULTS: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
 
 
 def shorten_tool_calls(session: ClientSession) -> None:
@@ -37,6 +36,7 @@ def shorten_tool_calls(session: ClientSession) -> None:
     ours: Any = session
     stock, dispatcher, stamp = ours.call_tool, ours._dispatcher, ours._stamp
     surface = _SURFACES[cast("str", session.protocol_version)]
+    results: TypeAdapter[Any] = ours._call_tool_adapter  # with the shapes of extensions
     is_handshake_era = session.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
 
     async def call_tool(
@@ -49,12 +49,12 @@ def shorten_tool_calls(session: ClientSession) -> None:
         stamp({"method": _METHOD, "params": params}, options)
         return read(await dispatcher.send_raw_request(_METHOD, params, options))
 
-    def read(raw: dict[str, Any]) -> CallToolResult | InputRequiredResult:
+    def read(raw: dict[str, Any]) -> Any:
         surface.validate_python(raw, by_name=False)
         if raw.keys() <= _PLAIN and "content" in raw and raw.get("resultType", "complete") == "complete":
             return CallToolResult.model_validate(raw, by_name=False)
         if is_handshake_era:
             raw = {key: value for key, value in raw.items() if key not in _OF_2026}
-        return _RESULTS.validate_python(raw, by_name=False)
+        return results.validate_python(raw, by_name=False)
 
     ours.call_tool = call_tool
