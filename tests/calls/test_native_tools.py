@@ -60,7 +60,7 @@ def test_native_tools_are_in_one_list_with_those_of_servers(worker: Worker, clie
         assert refused.error_code is ErrorCode.REFUSED
         info = tools.tool_info("mcp_native_add")
         assert (info.runs_in, info.tool.name, bool(info.permission)) == ("agent", "native.add", True)
-        assert "no worker decides" in info.permission.reason
+        assert "no worker enforces" in info.permission.reason
         assert not tools.is_mcp_tool("native.add")
         with pytest.raises(ValueError, match="desk"):
             tools.native(server="desk")(add)
