@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tarsy_tasks.agent.async_executor import AsyncPendingCall, AsyncToolExecutor
     from tarsy_tasks.agent.executor import ToolExecutor
     from tarsy_tasks.agent.pending_call import PendingCall
+    from tarsy_tasks.agent.resource_watch import AsyncResourceWatch, ResourceWatch
     from tarsy_tasks.agent.server_statuses import ToolInfo
     from tarsy_tasks.agent.signatures import tool_signature
     from tarsy_tasks.agent.summarizer import SummarizedCall, Summarizer
@@ -62,7 +63,13 @@ if TYPE_CHECKING:
     from tarsy_tasks.native.mark import native_tool
     from tarsy_tasks.outcomes import ErrorCode, Outcome
     from tarsy_tasks.prompts import Completion, PromptArgument, PromptDefinition, PromptMessage, PromptResult
-    from tarsy_tasks.resources import ResourceContents, ResourceDefinition, ResourceResult, ResourceTemplate
+    from tarsy_tasks.resources import (
+        ResourceChange,
+        ResourceContents,
+        ResourceDefinition,
+        ResourceResult,
+        ResourceTemplate,
+    )
     from tarsy_tasks.server_events import ServerEvent
     from tarsy_tasks.server_status import ServerCounters, ServerState, ServerStatus
 
@@ -70,6 +77,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncPendingCall",
+    "AsyncResourceWatch",
     "AsyncToolExecutor",
     "Attachment",
     "BrokerUnavailable",
@@ -90,10 +98,12 @@ __all__ = [
     "PromptDefinition",
     "PromptMessage",
     "PromptResult",
+    "ResourceChange",
     "ResourceContents",
     "ResourceDefinition",
     "ResourceResult",
     "ResourceTemplate",
+    "ResourceWatch",
     "ResultNotFound",
     "ResultPart",
     "ResultSummary",
@@ -124,9 +134,10 @@ _NAMES = {
     "errors": "BrokerUnavailable ConfigError OutcomeError ResultNotFound ResultTimeout TarsyTasksError",
     "outcomes": "ErrorCode Outcome",
     "prompts": "Completion PromptArgument PromptDefinition PromptMessage PromptResult",
-    "resources": "ResourceContents ResourceDefinition ResourceResult ResourceTemplate",
+    "resources": "ResourceChange ResourceContents ResourceDefinition ResourceResult ResourceTemplate",
     "agent.executor": "ToolExecutor",
     "agent.pending_call": "PendingCall",
+    "agent.resource_watch": "AsyncResourceWatch ResourceWatch",
     "agent.summarizer": "SummarizedCall Summarizer",
     "agent.tool_list": "ToolList",
     "agent.server_statuses": "ToolInfo",

@@ -90,6 +90,7 @@ class TarsyApp(Celery):
         worker_instance: In a worker, the name of the process: the worker's name and a unique part.
         worker_context: In a worker whose pool has started, its `WorkerContext`.
         generation: In a worker, what it has started with.
+        watch: In a worker, the `FileWatch` of what it was read from.
         log_masking: In a worker, what masks its log.
         interceptors: In a worker, those of the user.
         policy: In a worker, what agents may do; None without a policy.
@@ -99,6 +100,7 @@ class TarsyApp(Celery):
     worker_instance: str = ""
     worker_context: Any = None
     generation: Any = None
+    watch: Any = None
     log_masking: Any = None
     interceptors: Sequence[Interceptor] = ()
     policy: Policy | None = None

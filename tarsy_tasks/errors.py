@@ -2,6 +2,7 @@
 
     TarsyTasksError
     ├── ConfigError         a configuration file, a variable or celeryconfig.py is wrong
+    │   └── NoCredentialError   an agent has no credential for a server
     ├── BrokerUnavailable   Redis could not be reached, or refuses this user
     ├── ResultTimeout       `pending.result(timeout_s)` ended without an answer; the call continues
     ├── ResultNotFound      there is nothing to read under a handle
@@ -28,6 +29,7 @@ __all__ = [
     "CallError",
     "CallRefused",
     "ConfigError",
+    "NoCredentialError",
     "NoSessionError",
     "OutcomeError",
     "PoisonMessage",
@@ -48,6 +50,10 @@ class TarsyTasksError(Exception):
 
 class ConfigError(TarsyTasksError):
     """The configuration is wrong; the text names file, place, what was found and the remedy."""
+
+
+class NoCredentialError(ConfigError):
+    """An agent has no credential. The text says where it was looked for; it is for operators."""
 
 
 class BrokerUnavailable(TarsyTasksError):

@@ -16,7 +16,7 @@ It is installed by an entry point in the group `tarsy_tasks.interceptors` and li
 (docs/interceptors.md). This module imports nothing of the worker.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Literal, Protocol, TypeVar
@@ -24,6 +24,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from tarsy_tasks.errors import CallRefused
 from tarsy_tasks.models import CallInfo, ToolDefinition, ToolResult
 from tarsy_tasks.priorities import NORMAL, Priority
+from tarsy_tasks.questions import InputQuestion
 
 __all__ = [
     "ANONYMOUS",
@@ -83,11 +84,14 @@ class Parked:
     and passes it on; only the package's own park calls. When the call goes on, it passes all interceptors again.
 
     Attributes:
-        reason: Why it waits: `approval`, and it was not sent; or `task`: the MCP server has answered with a task.
+        reason: Why it waits: `approval`, and it was not sent; `input_required`: the MCP server has asked something; or
+            `task`: it has answered with a task.
         lasts_s: How long it waits at most.
         digest: Of what is asked.
         needs: How many people have to approve it.
         about: What people see of it, masked; JSON.
+        questions: What its server has asked, masked.
+        kept: What only workers need when it goes on: fields of a hash in Redis.
         keeps: What is known when it goes on; not shown to anybody.
         poll_s: Of a task: in how many seconds the server is asked about it.
     """
@@ -97,6 +101,8 @@ class Parked:
     digest: str
     needs: int
     about: dict[str, Any]
+    questions: tuple[InputQuestion, ...] = ()
+    kept: Mapping[str, str] = field(default_factory=dict[str, str])
     keeps: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
     poll_s: float = 0.0
 

@@ -8,6 +8,7 @@ import re
 from typing import Literal, get_args
 
 __all__ = [
+    "ANSWER_INPUT",
     "CLOSE_SESSION",
     "COMPLETE",
     "GET_PROMPT",
@@ -17,6 +18,7 @@ __all__ = [
     "METHODS",
     "READ_RESOURCE",
     "TOOL_CALL",
+    "WATCH_RESOURCE",
     "Method",
     "say_nothing_of_tools",
 ]
@@ -26,16 +28,27 @@ TOOL_CALL = "tool_call"
 LIST_RESOURCES = "resources/list"
 LIST_RESOURCE_TEMPLATES = "resources/templates/list"
 READ_RESOURCE = "resources/read"
+WATCH_RESOURCE = "resources/subscribe"
+"""Of both eras, although a server of the 2026 era is asked by another request."""
 LIST_PROMPTS = "prompts/list"
 GET_PROMPT = "prompts/get"
 COMPLETE = "completion/complete"
 CLOSE_SESSION = "session/close"
 """Of this package, not of MCP: an executor needs its isolated session no longer."""
 
+ANSWER_INPUT = "input/answer"
+"""Of this package, too: what an agent answers to the questions of a server (docs/input.md)."""
+
 McpMethod = Literal[
-    "resources/list", "resources/templates/list", "resources/read", "prompts/list", "prompts/get", "completion/complete"
+    "resources/list",
+    "resources/templates/list",
+    "resources/read",
+    "resources/subscribe",
+    "prompts/list",
+    "prompts/get",
+    "completion/complete",
 ]
-Method = McpMethod | Literal["session/close"]
+Method = McpMethod | Literal["session/close", "input/answer"]
 
 METHODS: frozenset[str] = frozenset(get_args(McpMethod))
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from tarsy_tasks.errors import CallError, OutcomeError
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.priorities import NORMAL, Priority
+from tarsy_tasks.questions import InputQuestion
 from tarsy_tasks.tool_names import function_name
 
 __all__ = [
@@ -113,12 +114,15 @@ class ParkedCall(FrozenModel):
     """Why a call waits that is parked; stored as the result of its task while that has the state `PARKED`.
 
     Attributes:
-        reason: `approval`: a person has to approve it.
+        reason: `approval`: a person has to approve it. `input_required`: its server has asked something.
         server: Id of the MCP server.
         tool: Name of the tool on its server.
         text: What a model can be told.
         since: When it was parked, in seconds since the epoch by the clock of Redis.
         until: When it is answered in any case.
+        questions: What the server has asked; empty for other reasons.
+        digest: Of what it asked now: an answer names it, so that it cannot be taken for one to other questions.
+        holds_session: It does not wait in Redis alone: the session with its server waits, too, and a worker.
     """
 
     v: Literal[1] = PROTOCOL_VERSION
@@ -128,6 +132,9 @@ class ParkedCall(FrozenModel):
     text: str = ""
     since: float
     until: float
+    questions: tuple[InputQuestion, ...] = Field(default=(), exclude_if=not_)
+    digest: str = Field(default="", exclude_if=not_)
+    holds_session: bool = Field(default=False, exclude_if=not_)
 
 
 class ToolDefinition(FrozenModel):

@@ -17,9 +17,9 @@ class Outcome(StrEnum):
     TOOL_ERROR = "tool_error"
     """The tool, or the MCP server for it, answered with an error. The tool may have run."""
     REJECTED = "rejected"
-    """Never sent to the MCP server: the name, the arguments or the message is wrong, or the call is not allowed (not
-    selected, refused by an interceptor, over a limit, a changed tool, the wrong queue, a conflict of idempotency
-    keys)."""
+    """Not executed, and most often not even sent: the name, the arguments or the message is wrong, the call is not
+    allowed (not selected, refused by an interceptor, over a limit, a changed tool, the wrong queue, a conflict of
+    idempotency keys), or the MCP server asks for input and gets none."""
     UNAVAILABLE = "unavailable"
     """Not executed: no worker or MCP server could run it in time, the audit could not be written, or an interceptor
     failed."""
@@ -55,18 +55,21 @@ class ErrorCode(StrEnum):
     REFUSED = "REFUSED", Outcome.REJECTED
     NOT_PERMITTED = "NOT_PERMITTED", Outcome.REJECTED
     ARGUMENTS_NOT_PERMITTED = "ARGUMENTS_NOT_PERMITTED", Outcome.REJECTED
-    SESSION_DENIED = "SESSION_DENIED", Outcome.REJECTED
     RATE_LIMITED = "RATE_LIMITED", Outcome.REJECTED
     TASK_REQUIRED = "TASK_REQUIRED", Outcome.REJECTED
     NO_CREDENTIAL = "NO_CREDENTIAL", Outcome.REJECTED
     APPROVAL_REQUIRED = "APPROVAL_REQUIRED", Outcome.REJECTED
     APPROVAL_DENIED = "APPROVAL_DENIED", Outcome.REJECTED
     APPROVAL_EXPIRED = "APPROVAL_EXPIRED", Outcome.REJECTED
+    INPUT_REQUIRED = "INPUT_REQUIRED", Outcome.REJECTED
+    INPUT_EXPIRED = "INPUT_EXPIRED", Outcome.REJECTED
+    ANSWER_REFUSED = "ANSWER_REFUSED", Outcome.REJECTED
 
     TOOL_ERROR = "TOOL_ERROR", Outcome.TOOL_ERROR
     SERVER_ERROR = "SERVER_ERROR", Outcome.TOOL_ERROR
     INVALID_RESULT = "INVALID_RESULT", Outcome.TOOL_ERROR
     RESULT_TOO_LARGE = "RESULT_TOO_LARGE", Outcome.TOOL_ERROR
+    TOO_MANY_QUESTIONS = "TOO_MANY_QUESTIONS", Outcome.TOOL_ERROR
     TASK_INPUT_REQUIRED = "TASK_INPUT_REQUIRED", Outcome.TOOL_ERROR
 
     DEADLINE_PASSED = "DEADLINE_PASSED", Outcome.UNAVAILABLE
@@ -77,6 +80,7 @@ class ErrorCode(StrEnum):
     TOO_MANY_SESSIONS = "TOO_MANY_SESSIONS", Outcome.UNAVAILABLE
     SERVER_REMOVED = "SERVER_REMOVED", Outcome.UNAVAILABLE
     SERVER_REFUSED = "SERVER_REFUSED", Outcome.UNAVAILABLE
+    INPUT_STATE_REFUSED = "INPUT_STATE_REFUSED", Outcome.UNAVAILABLE
     AUDIT_UNAVAILABLE = "AUDIT_UNAVAILABLE", Outcome.UNAVAILABLE
     INTERCEPTOR_FAILED = "INTERCEPTOR_FAILED", Outcome.UNAVAILABLE
 

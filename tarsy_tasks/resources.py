@@ -15,11 +15,13 @@ from tarsy_tasks.models import Attachment, FrozenModel, ToolResult
 __all__ = [
     "BLOB",
     "TEXT",
+    "ResourceChange",
     "ResourceContents",
     "ResourceDefinition",
     "ResourceResult",
     "ResourceTemplate",
     "Values",
+    "WatchMessage",
 ]
 
 TEXT, BLOB = "text", "blob"
@@ -126,3 +128,38 @@ class ResourceResult(ToolResult):
 def _contents_of(part: Attachment, text: str | None) -> ResourceContents:
     size_bytes, data = part.size_bytes, part.data
     return ResourceContents(uri=part.uri or "", mime_type=part.mime_type, size_bytes=size_bytes, text=text, data=data)
+
+
+class ResourceChange(FrozenModel):
+    """A watched resource has changed, or may have.
+
+    Attributes:
+        server: Id of its server.
+        uri: What changed, masked: the resource, or a part of it.
+        is_certain: The server has reported it. False: it may have changed, because nobody heard for a while what the
+            server reports, or because more was reported than the agent has read.
+    """
+
+    server: str
+    uri: str
+    is_certain: bool = True
+
+
+class WatchMessage(FrozenModel):
+    """What a worker publishes of one watch (docs/protocol.md).
+
+    Attributes:
+        watch: Its id, that of the task that began it.
+        changed: URIs that the server has reported, masked.
+        is_uncertain: More may have changed.
+        ended: Why the watch has ended, masked; empty if it has not.
+    """
+
+    watch: str
+    changed: tuple[str, ...] = ()
+    is_uncertain: bool = False
+    ended: str = ""
+
+    def dump(self) -> bytes:
+        """As JSON, which begins with `{"watch":`."""
+        return self.model_dump_json(exclude_defaults=True).encode()

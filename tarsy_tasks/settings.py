@@ -30,10 +30,12 @@ class Settings(BaseSettings):
     """The values of the variables; an empty variable counts as unset.
 
     Attributes:
-        mcp_config: `TARSY_MCP_CONFIG`, the configuration file. None: look in the working directory.
+        mcp_config: `TARSY_MCP_CONFIG`, the configuration file, or `redis` for the one in Redis. None: look in the
+            working directory.
         policy: `TARSY_POLICY`, the file of the policy. None: the configuration file may have one.
         redis_url: `TARSY_REDIS_URL`, broker and result backend. It may contain a password.
         agent_secrets: `TARSY_AGENT_SECRETS`, the directory with the credentials of agents.
+        credential_provider: `TARSY_CREDENTIAL_PROVIDER`, the entry point from which they come in place of it.
         startup: `TARSY_STARTUP`, whether a worker starts without its required servers (`degraded`) or not (`strict`).
         startup_timeout_s: `TARSY_STARTUP_TIMEOUT_S`, how long a strict start tries to connect them.
         run_dir: `TARSY_RUN_DIR`, where workers keep the files for liveness probes. None: a directory of this user in
@@ -75,6 +77,7 @@ class Settings(BaseSettings):
         "/ ? # @ in the password",
     )
     agent_secrets: Path | None = None
+    credential_provider: str | None = None
     startup: Literal["strict", "degraded"] = Field(default="strict", description="strict or degraded")
     startup_timeout_s: float = Field(default=60.0, gt=0, allow_inf_nan=False, description="a number of seconds above 0")
     run_dir: Path | None = None

@@ -13,7 +13,6 @@ from tarsy_tasks.outcomes import ErrorCode
 
 __all__ = [
     "LONGEST_NAME",
-    "SERVER_ID",
     "build_name_list",
     "function_name",
     "is_shortened",
@@ -22,9 +21,6 @@ __all__ = [
     "resolve_tool_name",
     "without_prefix",
 ]
-
-SERVER_ID = re.compile(r"(?!.*__)[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9])?", re.ASCII)
-"""A server's id; use `fullmatch`. ASCII, without `__`, so that `server__tool` splits in one way."""
 
 LONGEST_NAME = 512
 """No longer text is read as the name of a tool, in characters."""

@@ -22,16 +22,15 @@ class _GenerateContent(Dialect[Tool, Content]):
     provider = GEMINI
 
     def write_tools(self, tools: Sequence[OfferedTool]) -> list[Tool]:
-        declarations = [
-            FunctionDeclaration(
-                name=tool.name,
-                description=tool.description,
-                # Without parameters, no schema.
-                parameters_json_schema=tool.schema if tool.schema["properties"] else None,
-            )
-            for tool in tools
-        ]
-        return [Tool(function_declarations=declarations)] if declarations else []
+        return [Tool(function_declarations=[*map(_declare, tools)])] if tools else []
+
+    def add_tools(self, request: list[Tool], tools: Sequence[OfferedTool]) -> None:
+        """Into the `Tool` that is there: a request takes one with functions, and a configuration that was built with
+        the list has the same object."""
+        if not request:
+            super().add_tools(request, tools)
+            return
+        request[0].function_declarations = [*(request[0].function_declarations or ()), *map(_declare, tools)]
 
     def read_calls(self, asked: Any) -> list[AskedCall]:
         return [AskedCall(read_key(call, "id"), read_key(call, "name"), read_key(call, "args")) for call in asked or ()]
@@ -49,6 +48,15 @@ class _GenerateContent(Dialect[Tool, Content]):
                 media.append(Part(text=f"From the result of {call.name}:"))
                 media.append(Part.from_bytes(data=each.content, mime_type=each.mime_type))
         return [Content(role="user", parts=[*responses, *media])]
+
+
+def _declare(tool: OfferedTool) -> FunctionDeclaration:
+    return FunctionDeclaration(
+        name=tool.name,
+        description=tool.description,
+        # Without parameters, no schema.
+        parameters_json_schema=tool.schema if tool.schema["properties"] else None,
+    )
 
 
 @overload

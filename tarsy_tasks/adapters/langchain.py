@@ -1,9 +1,11 @@
 """Tools for LangChain and LangGraph, and a client in place of `MultiServerMCPClient` of langchain-mcp-adapters."""
 
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from uuid import uuid4
 
-from tarsy_tasks import AsyncToolExecutor, ToolExecutor, ToolList, ToolResult
+from tarsy_tasks import AsyncToolExecutor, Summarizer, ToolExecutor, ToolList, ToolResult
 from tarsy_tasks.adapters.framework import missing_framework
 from tarsy_tasks.adapters.offer import AS_WRITTEN, Offer, OfferedTool, build_offer
 from tarsy_tasks.adapters.parts import ResultParts, split_result
@@ -30,6 +32,12 @@ class ExecutorOptions(TypedDict, total=False):
     timeout_s: float
     agent_id: str | None
     run_id: str | None
+    priority: Literal["interactive", "normal", "batch"]
+    session: Literal["shared", "run"]
+    offer_read_result: bool | None
+    park: bool
+    label_servers: bool
+    summarizer: Summarizer | Callable[..., Any] | None
     app: "Celery | None"
 
 
@@ -69,7 +77,7 @@ class MCPClient:
         images: Whether the model's provider takes images and documents in the result of a tool. Otherwise a sentence
             says that they were left out.
         search: Give the model `search_tools` and `call_tool` instead of all tools (docs/tool-search.md).
-        options: Those of `ToolExecutor`.
+        options: Those of `ToolExecutor`. With `session="run"`, `close` the client at the end of the run.
 
     Raises:
         ValueError: `servers` are connections, or as `ToolExecutor`.
@@ -95,6 +103,8 @@ class MCPClient:
                 "servers are connections, as for MultiServerMCPClient: here the workers hold them. Put them into "
                 f"mcp.json, and pass their names: {names!r:.200}"
             )
+        if options.get("session") == "run" and not options.get("run_id"):
+            options["run_id"] = uuid4().hex  # both executors have the sessions of one run
         self._servers = names
         self._executor = ToolExecutor(servers, **options)
         self._async_executor = AsyncToolExecutor(servers, **options)
@@ -123,6 +133,10 @@ class MCPClient:
         self._offer = build_offer(listed.behind_search() if searches else listed, ANY)
         tools = (tool for tool in self._offer.tools.values() if server_name in (None, tool.definition.server))
         return [self._build_tool(tool) for tool in tools]
+
+    async def close(self) -> None:
+        """As `AsyncToolExecutor.close`; the tools can still be called."""
+        await asyncio.gather(self._async_executor.close(), asyncio.to_thread(self._executor.close))
 
     @property
     def failed_servers(self) -> dict[str, str]:

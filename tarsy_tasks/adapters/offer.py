@@ -6,7 +6,7 @@ Owns the names on both sides: a model reads and writes names that every provider
 import difflib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 AS_WRITTEN = "arguments, as the model wrote them"
 """The key of arguments that are not a JSON object, where a framework takes nothing else."""
+_SEARCH = "search_tools"
 _NAMES_SHOWN = 10
 _NAME_CHARS_SHOWN = 80
 _UNKNOWN = (ErrorCode.INVALID_NAME, ErrorCode.UNKNOWN_SERVER, ErrorCode.UNKNOWN_TOOL, ErrorCode.TOOL_NOT_SELECTED)
@@ -67,6 +68,19 @@ class Offer:
         offered = self.tools[name] = OfferedTool(name, description, schema, tool)
         return offered
 
+    def add_later(self, tools: Iterable[ToolDefinition]) -> list[OfferedTool]:
+        """Offer tools that were not in the list, as far as the provider takes more.
+
+        Returns:
+            Those that are new and can be offered.
+        """
+        most, added = self.provider.most_tools, list[OfferedTool]()
+        for tool in tools:
+            has_room = most is None or len(self.tools) < most
+            if has_room and tool.function_name() not in self.tools and (offered := self.add(tool)) is not None:
+                added.append(offered)
+        return added
+
     def build_call(self, name: object, arguments: object, call_id: object = "") -> ToolCall:
         """The call that a model asked for. A name that was not offered is kept, and the executor rejects it.
 
@@ -97,6 +111,8 @@ class Offer:
     def reject(self, name: str) -> str:
         """The text for a model that called a tool that was not offered."""
         shown = name[:_NAME_CHARS_SHOWN]
+        if _SEARCH in self.tools:
+            return f"The tool {shown!r} does not exist. Nothing was sent. Find the right one with {_SEARCH}."
         near = difflib.get_close_matches(shown, self.tools, n=_NAMES_SHOWN, cutoff=0.3)
         names = near or list(self.tools)[:_NAMES_SHOWN]
         more = f" and {len(self.tools) - len(names)} more" if len(self.tools) > len(names) else ""

@@ -1,6 +1,7 @@
 """Tools for the OpenAI Agents SDK."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from tarsy_tasks import AsyncToolExecutor, ToolCall, ToolResult
@@ -38,7 +39,12 @@ class AgentTools(list[FunctionTool]):
     """
 
     def __init__(self, executor: AsyncToolExecutor, offer: Offer) -> None:
+        def has_cut(_context: Any, _agent: Any) -> bool:
+            return bool(executor.own_tools())
+
         super().__init__(_build_tool(executor, tool) for tool in offer.tools.values())
+        for tool in offer.add_later(executor.own_tools(later=True)):
+            self.append(replace(_build_tool(executor, tool), is_enabled=has_cut))
         self._offer = offer
         self.left_out = offer.left_out
         self.failed_servers = offer.listed.failed_servers
@@ -56,6 +62,8 @@ class AgentTools(list[FunctionTool]):
 
 async def agent_tools(executor: AsyncToolExecutor, *, search: bool = False) -> AgentTools:
     """The tools of an executor as `FunctionTool`s.
+
+    A summarizer of the executor gets the `ToolContext` as its context.
 
     Args:
         search: Give the model `search_tools` and `call_tool` instead of all tools (docs/tool-search.md).
@@ -82,7 +90,8 @@ def _build_call(
     executor: AsyncToolExecutor, name: str
 ) -> Callable[[ToolContext[Any], str], Awaitable[str | list[_Output]]]:
     async def call(context: ToolContext[Any], arguments: str) -> str | list[_Output]:
-        return _write_result(await executor.execute(ToolCall(name=name, arguments=arguments, id=context.tool_call_id)))
+        asked = ToolCall(name=name, arguments=arguments, id=context.tool_call_id)
+        return _write_result(await executor.execute(asked, context=context))
 
     return call
 

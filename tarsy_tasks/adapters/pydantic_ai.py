@@ -4,7 +4,7 @@ import json
 from copy import copy
 from typing import Any, Literal, Self, cast
 
-from tarsy_tasks import AsyncToolExecutor, Outcome, ToolResult
+from tarsy_tasks import AsyncToolExecutor, ErrorCode, ToolResult
 from tarsy_tasks.adapters.framework import missing_framework
 from tarsy_tasks.adapters.offer import AS_WRITTEN, Offer, OfferedTool, build_offer
 from tarsy_tasks.adapters.parts import split_result
@@ -20,12 +20,27 @@ except ImportError as error:
 
 __all__ = ["ExecutorToolset"]
 
+_CORRECTABLE = frozenset(
+    {
+        ErrorCode.INVALID_NAME,
+        ErrorCode.UNKNOWN_SERVER,
+        ErrorCode.UNKNOWN_TOOL,
+        ErrorCode.TOOL_NOT_SELECTED,
+        ErrorCode.INVALID_ARGUMENTS,
+        ErrorCode.ARGUMENTS_NOT_PERMITTED,
+        ErrorCode.REFUSED,
+        ErrorCode.RESULT_NOT_FOUND,
+    }
+)
+"""Why calls are rejected that a model can correct. What a person has denied, or a limit, it cannot."""
+
 
 class ExecutorToolset(AbstractToolset[Any]):
     """The tools of an executor.
 
     A call that was `rejected` becomes a `ModelRetry`: the model reads what to correct. Any other outcome that is not
-    `ok` becomes a `ToolFailed`. The metadata of a return is the `ToolResult`.
+    `ok`, and what no correction helps against, such as a denied approval or a limit, becomes a `ToolFailed`. The
+    metadata of a return is the `ToolResult`. A summarizer of the executor gets the `RunContext` as its context.
 
     Args:
         executor: Tools are listed once for each run.
@@ -86,7 +101,10 @@ class ExecutorToolset(AbstractToolset[Any]):
     ) -> ToolReturn[Any]:
         """Run a call. Raises `ModelRetry` or `ToolFailed` if its outcome is not `ok`."""
         offer = await self._list()
-        return _write(await self._executor.execute(offer.build_call(name, tool_args, ctx.tool_call_id)))
+        result = await self._executor.execute(offer.build_call(name, tool_args, ctx.tool_call_id), context=ctx)
+        if result.large is not None:
+            offer.add_later(self._executor.own_tools())  # from the next step on the model can read on
+        return _write(result)
 
     async def _list(self) -> Offer:
         if self._offer is None:
@@ -134,7 +152,7 @@ def _define(tool: OfferedTool) -> ToolDefinition:
 
 def _write(result: ToolResult) -> ToolReturn[Any]:
     parts = split_result(result, ANY.media)
-    if result.outcome is Outcome.REJECTED:
+    if result.error_code in _CORRECTABLE:
         raise ModelRetry(parts.text)
     if result.is_error:
         raise ToolFailed(parts.text)

@@ -37,6 +37,10 @@ class Dialect(ABC, Generic[Tool, Message]):
     def write_tools(self, tools: Sequence[OfferedTool]) -> list[Tool]:
         """The tools of a request."""
 
+    def add_tools(self, request: list[Tool], tools: Sequence[OfferedTool]) -> None:
+        """Add to the tools of a request."""
+        request += self.write_tools(tools)
+
     @abstractmethod
     def read_calls(self, asked: Any) -> list[AskedCall]:
         """The calls in what a model answered; what is not a call of a function is skipped."""
@@ -75,10 +79,7 @@ class _BaseToolbox(list[Tool], Generic[Tool, Message]):
     def _write(self, calls: list[AskedCall], results: list[ToolResult]) -> list[Message]:
         if any(result.large is not None for result in results):
             # From the next request on the model can read on.
-            added = [
-                self._offer.add(tool) for tool in self._own_tools() if tool.function_name() not in self._offer.tools
-            ]
-            self.extend(self._dialect.write_tools([each for each in added if each is not None]))
+            self._dialect.add_tools(self, self._offer.add_later(self._own_tools()))
         answers = [
             (call, self._offer.read_result(result, call.name)) for call, result in zip(calls, results, strict=True)
         ]
@@ -97,13 +98,14 @@ class Toolbox(_BaseToolbox[Tool, Message]):
         super().__init__(executor, executor.list_tools(), dialect, search=search)
         self._executor = executor
 
-    def run(self, asked: Any) -> list[Message]:
+    def run(self, asked: Any, *, context: object = None) -> list[Message]:
         """Run the calls that a model asked for, in parallel.
 
         A call that fails has an answer too: a text that says what happened.
 
         Args:
             asked: As the client returned it, or None.
+            context: For a summarizer of the executor, as it is: what the agent wants to know, or its conversation.
 
         Returns:
             What to append to the conversation; empty if there was no call.
@@ -112,7 +114,7 @@ class Toolbox(_BaseToolbox[Tool, Message]):
             BrokerUnavailable: Redis could not be reached.
         """
         calls, built = self._read(asked)
-        return self._write(calls, self._executor.execute_many(built))
+        return self._write(calls, self._executor.execute_many(built, context=context))
 
 
 class AsyncToolbox(_BaseToolbox[Tool, Message]):
@@ -124,10 +126,10 @@ class AsyncToolbox(_BaseToolbox[Tool, Message]):
         super().__init__(executor, listed, dialect, search=search)
         self._executor = executor
 
-    async def run(self, asked: Any) -> list[Message]:
+    async def run(self, asked: Any, *, context: object = None) -> list[Message]:
         """As `Toolbox.run`."""
         calls, built = self._read(asked)
-        return self._write(calls, await self._executor.execute_many(built))
+        return self._write(calls, await self._executor.execute_many(built, context=context))
 
 
 @overload

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Adviser", "Permission"]
 
 
-_NATIVE = "it is a function of this process, where no worker decides."
+_NATIVE = "this process runs the function itself, so no worker enforces a policy."
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Adviser:
             asked = self._agent, server, tool
             denial = self._policy.deny_name(*asked) or self._policy.deny_by_limit(*asked)
             if denial is not None and is_native:
-                why = f"The policy does not permit it ({denial.rule}): {denial.why}. It is advice: {_NATIVE}"
+                why = f"The policy does not permit it ({denial.rule}): {denial.why}. That is only advice: {_NATIVE}"
                 return Permission(False, why, "policy")
             if denial is not None:
                 return Permission(False, f"The policy does not permit it ({denial.rule}): {denial.why}.", "policy")

@@ -17,6 +17,7 @@ from tarsy_tasks.agent.event_stream import CallEvents, EventBuffer
 from tarsy_tasks.agent.large_results import PAGE_CHARS, Part, check_request, read_part
 from tarsy_tasks.agent.pending_call import BasePendingCall
 from tarsy_tasks.agent.progress_calls import AsyncProgressCalls, OnProgress
+from tarsy_tasks.agent.resource_watch import AsyncResourceWatch
 from tarsy_tasks.agent.resources import Readable, build_completion
 from tarsy_tasks.agent.results import read_listed, read_structured
 from tarsy_tasks.agent.server_event_feed import OnEvent, deliver_in_loop
@@ -28,6 +29,7 @@ from tarsy_tasks.methods import COMPLETE, GET_PROMPT, LIST_PROMPTS, LIST_RESOURC
 from tarsy_tasks.models import ResultPart, ToolCall, ToolDefinition, ToolResult
 from tarsy_tasks.priorities import Priority
 from tarsy_tasks.prompts import Completion, PromptDefinition, PromptResult
+from tarsy_tasks.questions import Answers, InputQuestion
 from tarsy_tasks.resources import ResourceDefinition, ResourceResult, ResourceTemplate, Values
 from tarsy_tasks.server_status import ServerStatus
 
@@ -59,6 +61,17 @@ class AsyncPendingCall(BasePendingCall[AsyncProgressCalls]):
             await self._progress_calls.finish()
         return self._read_answer(timeout_s)
 
+    async def questions(self, timeout_s: float | None = None) -> tuple[InputQuestion, ...]:
+        """As `PendingCall.questions`."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while not (self._submitted.questions or self.done()):
+            heard = self._watch()
+            if self._submitted.questions or not (patience_s := self._patience_s(until)):
+                break
+            futures = [asyncio.wrap_future(each) for each in self._either(heard)]
+            await asyncio.wait(futures, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+        return self._submitted.questions
+
     async def cancel(self) -> None:
         """As `PendingCall.cancel`."""
         await _run(self._dispatcher.cancel(self._submitted))
@@ -79,6 +92,7 @@ class AsyncToolExecutor(BaseExecutor):
         """As `ToolExecutor.close`."""
         self._lister.last = None
         self._events.close()
+        self._end_watches()
         if self._dispatcher.isolated is not None:
             await _run(self._dispatcher.close_sessions())
 
@@ -118,6 +132,10 @@ class AsyncToolExecutor(BaseExecutor):
     ) -> ResourceResult:
         """As `ToolExecutor.read_resource`. When the awaiting task is cancelled, so is the read."""
         return ResourceResult.of(await self._answer(self._read(resource, server, values)))
+
+    async def watch_resource(self, resource: Readable, *, server: str | None = None) -> AsyncResourceWatch:
+        """As `ToolExecutor.watch_resource`, for `async for` and `async with`."""
+        return AsyncResourceWatch(await _run(self._watch(resource, server)))
 
     async def list_prompts(self, server: str) -> tuple[PromptDefinition, ...]:
         """As `ToolExecutor.list_prompts`."""
@@ -197,6 +215,11 @@ class AsyncToolExecutor(BaseExecutor):
         assert submitted.sent is not None
         await wait_for(submitted.sent)
         return AsyncPendingCall(self._dispatcher, submitted)
+
+    async def resume(self, pending: AsyncPendingCall, answers: Answers) -> AsyncPendingCall:
+        """As `ToolExecutor.resume`."""
+        (await self._answer(self._dispatcher.inputs.answer(pending.submitted, answers))).raise_for_outcome()
+        return pending
 
     async def execute(
         self,

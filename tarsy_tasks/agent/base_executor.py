@@ -6,12 +6,15 @@ Owns which arguments an executor takes. The methods that wait are in `executor` 
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, overload
+from weakref import WeakSet
 
 from tarsy_tasks.agent.advice import Adviser
 from tarsy_tasks.agent.dispatcher import CallDispatcher
+from tarsy_tasks.agent.input_calls import OnInput
 from tarsy_tasks.agent.isolated_run import SessionKind, build_isolated_run
 from tarsy_tasks.agent.large_results import READ_RESULT_TOOL
 from tarsy_tasks.agent.listing import ToolLister
+from tarsy_tasks.agent.resource_watch import Watched
 from tarsy_tasks.agent.resources import Readable, build_read
 from tarsy_tasks.agent.search_calls import SearchCalls
 from tarsy_tasks.agent.selection import Selection
@@ -52,6 +55,7 @@ class BaseExecutor:
         session: SessionKind = "shared",
         offer_read_result: bool | None = None,
         park: bool = False,
+        on_input: OnInput | None = None,
         label_servers: bool = False,
         summarizer: SummaryFunction | Summarizer | None = None,
         app: "Celery | None" = None,
@@ -74,19 +78,25 @@ class BaseExecutor:
         self._adviser = Adviser(find_app, selection)
         searches = SearchCalls(self._lister, self._adviser)
         isolated = build_isolated_run(session, run_id)
-        calls = CallDispatcher(find_app, selection, timeout_s, agent_id, run_id, searches, priority, park, isolated)
+        about = agent_id, run_id, searches, priority, park or on_input is not None, isolated, on_input
+        calls = CallDispatcher(find_app, selection, timeout_s, *about)
         if summarizer is not None:
             made = Summarizer.of(summarizer)
             settings = SummarySettings(made, look_at_servers(app))
             calls.summaries = Summaries(made, settings, calls.reader.fetch)
         calls.is_async = self._is_async
         self._dispatcher = calls
+        self._watches = WeakSet[Watched]()
         self._events = ServerEventFeed(find_app, selection, timeout_s)
         self._statuses = ServerStatuses(find_app, selection, self._adviser, timeout_s, self.native_tools)
 
-    def own_tools(self) -> list[ToolDefinition]:
-        """The tools of this package itself that `list_tools` lists now: `tarsy.read_result`, if it is offered."""
-        offers = self._dispatcher.reader.has_cut if self._offers_reading is None else self._offers_reading
+    def own_tools(self, *, later: bool = False) -> list[ToolDefinition]:
+        """The tools of this package itself that `list_tools` lists now: `tarsy.read_result`, if it is offered.
+
+        Args:
+            later: Also those that it lists later, once a result was cut.
+        """
+        offers = later or self._dispatcher.reader.has_cut if self._offers_reading is None else self._offers_reading
         return [READ_RESULT_TOOL] if offers and self._selection.is_own(READ_RESULT_TOOL.server) else []
 
     def _local_tools(self) -> list[ToolDefinition]:
@@ -148,6 +158,19 @@ class BaseExecutor:
     def _read(self, resource: Readable, server: str | None, values: Values | None) -> SubmittedCall:
         found, arguments = build_read(resource, server, values, self._dispatcher.selection.servers)
         return self._ask(found, READ_RESOURCE, arguments)
+
+    async def _watch(self, resource: Readable, server: str | None) -> Watched:
+        if self._dispatcher.isolated is not None:
+            raise ValueError("an isolated session ends with its run: watch with an executor without `session`")
+        found, arguments = build_read(resource, server, None, self._dispatcher.selection.servers)
+        watched = Watched(self._dispatcher, found, arguments["uri"])
+        await watched.begin()
+        self._watches.add(watched)
+        return watched
+
+    def _end_watches(self) -> None:
+        for each in [*self._watches]:
+            each.end()
 
     def _last_list(self) -> ToolList:
         if self._lister.last is None:

@@ -20,6 +20,7 @@ from tarsy_tasks.agent.background import call_in_background, start_in_background
 from tarsy_tasks.agent.connection import AgentConnection, connection_of
 from tarsy_tasks.agent.event_stream import CallEvents
 from tarsy_tasks.agent.idempotency import Claim, claim, release_if_possible
+from tarsy_tasks.agent.input_calls import InputCalls, OnInput
 from tarsy_tasks.agent.isolated_run import IsolatedRun
 from tarsy_tasks.agent.large_results import ResultReader
 from tarsy_tasks.agent.native_calls import NativeCalls
@@ -38,7 +39,7 @@ from tarsy_tasks.broker.async_exchange import NotSentError
 from tarsy_tasks.broker.task_names import CALL_TOOL, REQUEST
 from tarsy_tasks.call_events import EventBatch
 from tarsy_tasks.errors import BrokerUnavailable, CallError
-from tarsy_tasks.methods import CLOSE_SESSION, Method
+from tarsy_tasks.methods import CLOSE_SESSION, GET_PROMPT, READ_RESOURCE, Method
 from tarsy_tasks.models import CallInfo, ToolCall, ToolResult
 from tarsy_tasks.outcomes import Outcome
 from tarsy_tasks.priorities import NORMAL, Priority
@@ -59,6 +60,7 @@ class CallDispatcher:
     Attributes:
         find_app: Gives the Celery application; called on first use, for it may have to be built.
         search_calls: Reads the calls of `search_tools` and `call_tool`.
+        on_input: Answers what servers ask in its calls; None: the agent has no such function.
         isolated: The sessions of its run; None: it uses those that all share.
         summaries: Makes long results short; None for an executor without a summarizer.
         native: The functions of the agent that are tools.
@@ -74,6 +76,7 @@ class CallDispatcher:
     priority: Priority = NORMAL
     park: bool = False
     isolated: IsolatedRun | None = None
+    on_input: OnInput | None = None
     summaries: Summaries | None = field(default=None, init=False)
     is_async: bool = field(default=False, init=False)
 
@@ -85,7 +88,9 @@ class CallDispatcher:
         self.reader = ResultReader(self.find_app, self.agent_id, self.timeout_s)
         self._unanswered = UnansweredCalls(self.find_app, self.selection, self.timeout_s, self.agent_id, self.run_id)
         self._margin_s = min(_REPLY_MARGIN_LIMIT_S, _REPLY_MARGIN * self.timeout_s)
-        self._parked = ParkedCalls(lambda: self._connection, self._unanswered, self.timeout_s + self._margin_s)
+        self.inputs = InputCalls(self.request, self.on_input)
+        more_s = self.timeout_s + self._margin_s
+        self._parked = ParkedCalls(lambda: self._connection, self._unanswered, self.inputs, more_s)
 
     def start(
         self,
@@ -113,7 +118,7 @@ class CallDispatcher:
             if is_submitted:
                 call.sent = Future()
             call.events, call.parks = events, self.park
-            if self.summaries is not None or self.native:
+            if self.summaries is not None or self.native or self.on_input is not None:
                 call.order = FunctionOrder(context, asyncio.get_running_loop() if self.is_async else None)
         call_in_background(partial(self._send_all, submitted))
         return submitted
@@ -124,6 +129,9 @@ class CallDispatcher:
         deadline = time.monotonic() + self.timeout_s
         submitted = SubmittedCall(call, encode_arguments(call), deadline, self.priority, server, method, REQUEST)
         submitted.sent = Future() if method == CLOSE_SESSION else None
+        submitted.parks = self.park and method in (READ_RESOURCE, GET_PROMPT)
+        if submitted.parks and self.on_input is not None:
+            submitted.order = FunctionOrder(None, asyncio.get_running_loop() if self.is_async else None)
         call_in_background(partial(self._send_all, [submitted]))
         return submitted
 

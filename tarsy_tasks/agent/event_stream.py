@@ -18,7 +18,7 @@ __all__ = ["CallEvents", "EventBuffer"]
 
 _KEPT_LINES = 200
 _LEAST_MOVE_S = 1.0
-"""A deadline that moved by less is told with the next one."""
+"""A deadline that moved by less is reported with the next one."""
 
 
 class EventBuffer:

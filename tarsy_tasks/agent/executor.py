@@ -15,6 +15,7 @@ from tarsy_tasks.agent.event_stream import CallEvents, EventBuffer
 from tarsy_tasks.agent.large_results import PAGE_CHARS, Part, check_request, read_part
 from tarsy_tasks.agent.pending_call import PendingCall
 from tarsy_tasks.agent.progress_calls import OnProgress, ProgressCalls
+from tarsy_tasks.agent.resource_watch import ResourceWatch
 from tarsy_tasks.agent.resources import Readable, build_completion
 from tarsy_tasks.agent.results import read_listed, read_structured
 from tarsy_tasks.agent.server_event_feed import OnEvent, deliver_in_thread
@@ -25,6 +26,7 @@ from tarsy_tasks.methods import COMPLETE, GET_PROMPT, LIST_PROMPTS, LIST_RESOURC
 from tarsy_tasks.models import ResultPart, ToolCall, ToolDefinition, ToolResult
 from tarsy_tasks.priorities import Priority
 from tarsy_tasks.prompts import Completion, PromptDefinition, PromptResult
+from tarsy_tasks.questions import Answers
 from tarsy_tasks.resources import ResourceDefinition, ResourceResult, ResourceTemplate, Values
 from tarsy_tasks.server_status import ServerStatus
 
@@ -51,8 +53,10 @@ class ToolExecutor(BaseExecutor):
             tools of other kinds.
         summarizer: Makes long results short (docs/summaries.md): a function, or a `Summarizer` with settings. A call is
             then answered up to 30 s later.
-        park: This agent waits when a call has to wait for a person, longer than `timeout_s` (docs/approval.md). Without
-            it, such calls are rejected.
+        park: This agent waits when a call has to wait for a person, longer than `timeout_s` (docs/approval.md), also
+            for answers to what its server asks (docs/input.md). Without it, such calls are rejected.
+        on_input: Answers what servers ask in calls of this executor, which implies `park`: it gets a `ParkedCall`, and
+            returns answers as for `resume`, or None if somebody else answers.
         app: A Celery application on the workers' Redis. None: the package's own, with Redis from `TARSY_REDIS_URL`.
 
     Raises:
@@ -73,9 +77,11 @@ class ToolExecutor(BaseExecutor):
         self.close()
 
     def close(self) -> None:
-        """Forget the tools, report no more events, and end the sessions of its run. Calls that were submitted go on."""
+        """Forget the tools, report no more events, end its watches, and the sessions of its run. Calls that were
+        submitted go on."""
         self._lister.last = None
         self._events.close()
+        self._end_watches()
         if self._dispatcher.isolated is not None:
             run_in_background(self._dispatcher.close_sessions()).result()
 
@@ -137,6 +143,17 @@ class ToolExecutor(BaseExecutor):
             ValueError: It is not known whose resource it is, or a template has no values.
         """
         return ResourceResult.of(self._read(resource, server, values).answered.result())
+
+    def watch_resource(self, resource: Readable, *, server: str | None = None) -> ResourceWatch:
+        """Watch a resource: an iterator of its changes from now on. It ends when it is closed (`with` does that), and
+        with this executor.
+
+        Raises:
+            OutcomeError: The server does not report changes of it, or could not be asked.
+            BrokerUnavailable: Redis could not be reached in time, or does not allow it.
+            ValueError: As `read_resource`, or this executor has isolated sessions.
+        """
+        return ResourceWatch(run_in_background(self._watch(resource, server)).result())
 
     def list_prompts(self, server: str) -> tuple[PromptDefinition, ...]:
         """The prompts of a server, all pages; empty if it has none. Raises as `list_resources`."""
@@ -240,7 +257,7 @@ class ToolExecutor(BaseExecutor):
     def can_execute(self, name: str) -> Permission:
         """Whether a call of a tool would be permitted, and why; true or false.
 
-        It is advice: a worker decides each call by its own policy. It comes from `servers` and `tool_filter`, the
+        It is only advice: a worker decides each call by its own policy. It comes from `servers` and `tool_filter`, the
         policy that this process finds (`TARSY_POLICY`, or in the configuration file; read once), for the agent that the
         Redis URL names, and the last list of tools. Nothing is sent.
 
@@ -295,6 +312,26 @@ class ToolExecutor(BaseExecutor):
         assert submitted.sent is not None
         submitted.sent.result()
         return PendingCall(self._dispatcher, submitted)
+
+    def resume(self, pending: PendingCall, answers: Answers) -> PendingCall:
+        """Answer what the server of a call asks, and have the call go on: `pending.questions()` says what that is.
+
+        Args:
+            pending: The call, of this executor or from `attach`.
+            answers: By the name of each question, the values of its form, which accepts it, or `accept`, `decline` or
+                `cancel`. A word alone answers them all.
+
+        Returns:
+            The same handle.
+
+        Raises:
+            OutcomeError: The answers do not fit, or come too late, or the call is another agent's; the error's
+                `result` says why. The call still waits, unless it has ended.
+            BrokerUnavailable: Redis could not be reached within `timeout_s`.
+            ValueError: The call asks nothing, or the answers are not JSON.
+        """
+        self._dispatcher.inputs.answer(pending.submitted, answers).answered.result().raise_for_outcome()
+        return pending
 
     def execute(
         self,

@@ -26,7 +26,7 @@ class TooManyHanging(Exception):
     """So many functions have not returned in time, and still run, that no more are called: threads would pile up."""
 
     def __init__(self) -> None:
-        super().__init__(f"{_MOST_HANGING} earlier ones have still not returned")
+        super().__init__(f"{_MOST_HANGING} earlier calls have not returned yet")
 
 
 class FunctionRuns:

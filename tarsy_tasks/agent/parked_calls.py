@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from tarsy_tasks.agent.background import call_in_background, start_in_background
 from tarsy_tasks.agent.connection import AgentConnection
+from tarsy_tasks.agent.input_calls import InputCalls
 from tarsy_tasks.agent.redis_errors import connection_errors
 from tarsy_tasks.agent.reply_listener import Hear, Meta
 from tarsy_tasks.agent.submitted import SubmittedCall
@@ -30,11 +31,13 @@ class ParkedCalls:
     """Those of one executor.
 
     Attributes:
+        inputs: Answers what is asked.
         more_s: How long a call may take when it goes on.
     """
 
     find_connection: Callable[[], AgentConnection]
     unanswered: UnansweredCalls
+    inputs: InputCalls
     more_s: float
 
     def hear(self, call: SubmittedCall, meta: Meta) -> bool:
@@ -46,6 +49,12 @@ class ParkedCalls:
             parked = ParkedCall.model_validate(meta["result"])
             if call.parks:
                 call.parked = parked
+                self.inputs.hear(call)
+                watching, call.watching = call.watching, []
+                for each in watching:
+                    each.set_result(None)
+                if parked.holds_session:
+                    return True
                 deadline = time.monotonic() + parked.until - self.find_connection().replies.clock.now() + self.more_s
                 self.unanswered.move_deadline(call, max(call.deadline, deadline))
         return True

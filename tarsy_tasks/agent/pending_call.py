@@ -5,8 +5,8 @@
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import wait
-from typing import Generic, TypeVar
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Any, Generic, TypeVar
 
 from tarsy_tasks.agent.background import run_in_background
 from tarsy_tasks.agent.dispatcher import CallDispatcher
@@ -17,6 +17,7 @@ from tarsy_tasks.agent.waiting import seconds_until
 from tarsy_tasks.call_events import CallEvent
 from tarsy_tasks.errors import ResultTimeout
 from tarsy_tasks.models import ParkedCall, ToolResult
+from tarsy_tasks.questions import InputQuestion
 
 __all__ = ["BasePendingCall", "PendingCall"]
 
@@ -44,6 +45,11 @@ class BasePendingCall(Generic[P]):
         self._events = events
         self._progress_calls = progress_calls
 
+    @property
+    def submitted(self) -> SubmittedCall:
+        """For executors."""
+        return self._submitted
+
     def done(self) -> bool:
         """Whether the answer is there."""
         return self._submitted.answered.done()
@@ -52,6 +58,15 @@ class BasePendingCall(Generic[P]):
     def parked(self) -> ParkedCall | None:
         """Why the call waits, if it was parked (docs/approval.md): as last heard, also when it has gone on since."""
         return self._submitted.parked
+
+    def _watch(self) -> "Future[None]":
+        """Done when the call is parked next."""
+        heard: Future[None] = Future()
+        self._submitted.watching.append(heard)
+        return heard
+
+    def _either(self, heard: "Future[None]") -> "list[Future[Any]]":
+        return [heard, self._submitted.answered]
 
     def _patience_s(self, until: float | None = None) -> float:
         """How long to wait now: until a monotonic time, or as long as the call may take, whose deadline may move."""
@@ -108,6 +123,23 @@ class PendingCall(BasePendingCall[ProgressCalls]):
         if self._progress_calls is not None and self.done():
             self._progress_calls.finish()
         return self._read_answer(timeout_s)
+
+    def questions(self, timeout_s: float | None = None) -> tuple[InputQuestion, ...]:
+        """Wait until the server of the call asks for input (docs/input.md), or the call has its answer.
+
+        Args:
+            timeout_s: Seconds to wait; None for as long as `result` would.
+
+        Returns:
+            What it asks, for `ToolExecutor.resume`; empty if the call has its answer, or nothing was asked until then.
+        """
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while not (self._submitted.questions or self.done()):
+            heard = self._watch()
+            if self._submitted.questions or not (patience_s := self._patience_s(until)):
+                break
+            wait(self._either(heard), patience_s, FIRST_COMPLETED)
+        return self._submitted.questions
 
     def cancel(self) -> None:
         """Cancel the call, whether it waits in its queue or runs. `result` then says how it ended.

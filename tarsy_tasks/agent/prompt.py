@@ -43,7 +43,7 @@ def write_prompt(
             written.append(_describe(tool, name) if describes else f"`{name}`")
             left -= len(written[-1])
             if left < 0:
-                written[-1] = f"and {len(tools) - len(written) + 1} more, for which there is no room here"
+                written[-1] = f"and {len(tools) - len(written) + 1} more, which do not fit here"
                 break
         if describes:
             heading = [f"## {server}", *quoted, *([""] if quoted else [])] if server else []

@@ -27,7 +27,7 @@ def estimate_tokens(text: str) -> int:
 
 
 def take_turns(tools: Sequence[ToolDefinition]) -> list[ToolDefinition]:
-    """The first tool of each server, then the second of each, and so on: so no server takes all the room."""
+    """The first tool of each server, then the second of each, and so on: so no server takes all the space."""
     by_server: dict[str, list[ToolDefinition]] = {}
     for tool in tools:
         by_server.setdefault(tool.server, []).append(tool)
@@ -76,6 +76,6 @@ def _say_left_out(ranked: Sequence[ToolDefinition], chosen: Sequence[ToolDefinit
     shown = [f"{server} ({count})" for server, count in counts.most_common(_SERVERS_SHOWN) if count > 0]
     more = f" and {len(+counts) - len(shown)} more servers" if len(+counts) > len(shown) else ""
     return (
-        f"There is no room here for {missing} more tools, of {', '.join(shown)}{more}. To find them, call `{SEARCH}` "
+        f"{missing} more tools do not fit here, of {', '.join(shown)}{more}. To find them, call `{SEARCH}` "
         f'with {{"query": "what to do, in a few words"}}; then call them by name, or with `{CALL}`.'
     )

@@ -25,6 +25,7 @@ from tarsy_tasks.broker.async_exchange import AsyncRedisExchange, Subscription
 from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.call_events import EventBatch
 from tarsy_tasks.errors import BrokerUnavailable
+from tarsy_tasks.resources import WatchMessage
 from tarsy_tasks.telemetry.outage_log import OutageLog
 
 __all__ = ["Hear", "Meta", "ReplyListener"]
@@ -51,8 +52,12 @@ Hear = Callable[[Meta], None]
 background loop, and must not raise."""
 HearEvents = Callable[[EventBatch], object]
 """The same for what happens to a call while it runs."""
+HearChanges = Callable[[WatchMessage], object]
+"""The same for what happens to a watched resource."""
 _EVENTS = b'{"events":'
 """How batches of events begin; answers, which Celery writes, do not."""
+_WATCH = b'{"watch":'
+"""The same of what is published of watched resources."""
 
 
 class ReplyListener:
@@ -67,18 +72,21 @@ class ReplyListener:
         redis: The connection, for other commands too.
         hears_events: Events of calls arrive, too.
         refuses_events: Redis does not allow this user to hear them.
+        losses: How often the connection was lost.
     """
 
     def __init__(self, find_pool: Callable[[], Any], agent: str = "") -> None:
         self.clock = RedisClock()
         # The beginning of a UUID is the same for this process, the rest differs by call.
         self._id_prefix = str(uuid.uuid4())[: keys.TASK_ID_PREFIX_LENGTH]
-        subscription = Subscription(("SUBSCRIBE", keys.reply_channel(self._id_prefix)), self._hear, self._reconnect)
+        channel = keys.reply_channel(self._id_prefix, agent)
+        subscription = Subscription(("SUBSCRIBE", channel), self._hear, self._reconnect)
         self.redis = AsyncRedisExchange(find_pool, subscription)
         self.hears_events = self.refuses_events = False
         self._agent = agent
         self._event_hearers: dict[str, HearEvents] = {}
-        self._losses = 0
+        self._change_hearers: dict[str, HearChanges] = {}
+        self.losses = 0
         self._pending: dict[str, list[Hear]] = {}
         self._has_foreign = False
         self._callers = 0
@@ -152,17 +160,25 @@ class ReplyListener:
         self._event_hearers[task_id] = hear
         return partial(self._event_hearers.pop, task_id, None)
 
+    def listen_for_changes(self, watch_id: str, hear: HearChanges) -> None:
+        """As `listen`, for a watched resource, until `stop_listening`."""
+        self._change_hearers[watch_id] = hear
+
+    def stop_listening(self, watch_id: str) -> None:
+        """What is published of a watched resource is of no interest any more."""
+        self._change_hearers.pop(watch_id, None)
+
     async def hear_events(self) -> None:
         """Return once events of calls can arrive, or Redis refuses that. Raises one of `connection_errors`."""
         if self.hears_events or self.refuses_events:
             return
-        losses, channel = self._losses, keys.events_channel(self._id_prefix, self._agent)
+        losses, channel = self.losses, keys.events_channel(self._id_prefix, self._agent)
         try:
             await self.redis.execute(("SUBSCRIBE", channel))
         except NoPermissionError as error:
             self._note_refusal(error)
             return
-        self.hears_events = losses == self._losses
+        self.hears_events = losses == self.losses
         await self.poll_events(*self._event_hearers)
 
     async def poll_events(self, *task_ids: str) -> None:
@@ -215,7 +231,7 @@ class ReplyListener:
                 self._failure = None
                 # An answer may have been published while there was no connection.
                 await self.poll(*self._pending)
-                if self._event_hearers:
+                if self._event_hearers or self._change_hearers:
                     await self.hear_events()
             except connection_errors() as error:
                 self._failure = error
@@ -229,7 +245,7 @@ class ReplyListener:
 
     def _reconnect(self, error: Exception) -> None:
         self.hears_events = False
-        self._losses += 1
+        self.losses += 1
         if self._pending:
             logger.warning("connection to Redis lost, reconnecting: %s", error)
             self._connect_soon()
@@ -261,6 +277,9 @@ class ReplyListener:
         if message.startswith(_EVENTS):
             self._hear_events(message)
             return
+        if message.startswith(_WATCH):
+            self._hear_changes(message)
+            return
         meta = _decode(message)
         self._complete(str(meta.get("task_id")), meta)
 
@@ -273,6 +292,16 @@ class ReplyListener:
         hear = self._event_hearers.get(batch.task_id)
         if hear is not None:
             hear(batch)
+
+    def _hear_changes(self, message: bytes) -> None:
+        try:
+            said = WatchMessage.model_validate_json(message)
+        except ValidationError as error:
+            logger.debug("a message about a watched resource cannot be read: %s", error)
+            return
+        hear = self._change_hearers.get(said.watch)
+        if hear is not None:
+            hear(said)
 
     def _complete(self, task_id: str, meta: Meta) -> None:
         status = str(meta["status"])

@@ -81,7 +81,9 @@ class Selection:
         from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN
 
         if re.match(SERVER_ID_PATTERN, server) is None or server in (_OWN, *self.servers):
-            raise ValueError(f"{server!r} cannot stand before the name of a native tool: it is a server, or not valid")
+            raise ValueError(
+                f"{server!r} cannot come before the name of a native tool: it is the id of an MCP server, or not valid"
+            )
         if tool in self.native.setdefault(server, []):
             raise ValueError(f"there is a native tool `{server}.{tool}` already")
         self.native[server].append(tool)

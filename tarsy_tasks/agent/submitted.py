@@ -15,6 +15,7 @@ from tarsy_tasks.broker.task_names import CALL_TOOL
 from tarsy_tasks.methods import TOOL_CALL
 from tarsy_tasks.models import ParkedCall, ToolCall, ToolResult
 from tarsy_tasks.priorities import NORMAL, PRIORITIES, Priority
+from tarsy_tasks.questions import InputQuestion
 
 __all__ = [
     "Arguments",
@@ -73,6 +74,9 @@ class SubmittedCall:
         is_local: Only such a function ends it now: it runs in this process, or its answer is being summarized.
         parks: Its agent also waits while it is parked.
         parked: Why it waited when it was parked last; None if it was not.
+        watching: Done when it is parked next, or again; whoever waits for that adds one.
+        asked: Digest of the questions that the agent's `on_input` was called with last.
+        replied: Digest of those that were answered last.
         is_attached: Another executor sent it, and this one only waits for it.
     """
 
@@ -102,6 +106,9 @@ class SubmittedCall:
     parks: bool = False
     parked: ParkedCall | None = None
     is_attached: bool = False
+    watching: "list[Future[None]]" = field(default_factory=list["Future[None]"])
+    asked: str = ""
+    replied: str = ""
 
     def confirm(self) -> None:
         """Redis has it in its queue."""
@@ -145,6 +152,12 @@ class SubmittedCall:
     def is_shared(self) -> bool:
         """An earlier call of the same agent has this idempotency key: this one only waits for its answer."""
         return self.claim is not None and not self.claim.is_new
+
+    @property
+    def questions(self) -> tuple[InputQuestion, ...]:
+        """What its server asks and nobody has answered here."""
+        parked = self.parked
+        return () if parked is None or parked.digest == self.replied else parked.questions
 
     def seconds_left(self) -> float:
         return seconds_until(self.deadline)

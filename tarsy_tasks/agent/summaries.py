@@ -107,7 +107,7 @@ class Summaries:
             return _note(answer, "the summarizer returned an empty text")
         summary, summary_tokens = _fit(summary, settings.summary_max_token_limit, count)
         if not summary or len(summary) >= total:
-            return _note(answer, "the summarizer returned no text that is shorter")
+            return _note(answer, "the summarizer returned a text that is not shorter")
         facts = ResultSummary(
             tokens=tokens,
             summary_tokens=summary_tokens,

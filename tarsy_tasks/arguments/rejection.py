@@ -21,7 +21,7 @@ from tarsy_tasks.outcomes import ErrorCode
 if TYPE_CHECKING:
     from jsonschema_rs import ValidationError
 
-__all__ = ["rejection"]
+__all__ = ["find_problems", "rejection"]
 
 _MAX_PROBLEMS = 8
 _MAX_VALUES = 64
@@ -64,7 +64,7 @@ def rejection(
         arguments: The reading that does not fit, if there is one.
     """
     shape = schema.shape
-    problems = [] if arguments is None else _find_problems(schema, arguments)
+    problems = [] if arguments is None else find_problems(schema, arguments)
     failure = "do not match the tool's schema" if problems else "cannot be used"
     lines = [f"The arguments {failure}. Nothing was sent.", *([_clipped(reason, _LINE_CHARS)] if reason else [])]
     lines += [f"- {_clipped(problem, _LINE_CHARS)}" for problem in problems[:_MAX_PROBLEMS]]
@@ -86,7 +86,8 @@ def rejection(
     return ArgumentsError(ErrorCode.INVALID_ARGUMENTS, "\n".join(lines), repairs)
 
 
-def _find_problems(schema: Schema, arguments: dict[str, Any]) -> list[str]:
+def find_problems(schema: Schema, arguments: dict[str, Any]) -> list[str]:
+    """What is wrong with arguments, a line each; none if that cannot be said."""
     try:
         if size(arguments, _MAX_VALUES) <= _MAX_VALUES:
             # A value that coercion would correct is not a problem.

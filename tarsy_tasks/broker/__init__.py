@@ -3,6 +3,8 @@
 keys, acl, binding      every name in Redis, and who may use it
 exchange, async_exchange, script   commands and Lua scripts in one round trip, for threads and for event loops
 deliveries, async_deliveries   where every call stands; `steps` and `begun` are its scripts and its begin marker
+parked_calls, session_directory   calls that wait for people, and which worker holds the session of a run
+answer_cache, large_results   answers that are kept, and results that are read in parts
 fetch, shares, limits, priority_lists   which message a worker takes next: by queue, agent, limit and priority
 sweep, leases, delayed  messages whose worker is lost, those that this process has leased, and those of a later time
 messages, message_template, received_json, typed_values   reading and writing messages that any producer may send

@@ -13,6 +13,7 @@ from functools import partial
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.principals import is_agent_name
+from tarsy_tasks.config.record import CONFIGURATION_KEY, HISTORY_KEY
 from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.interceptors import ANONYMOUS
@@ -76,11 +77,15 @@ _WORKERS_OWN = (
     keys.error_budget_key("*"),
     keys.cache_key("*"),
     keys.sign_in_key("*"),
+    keys.WATCHES,
+    keys.watch_key("*", "*"),
     keys.QUEUES,
     keys.LEASES,
     keys.DELAYED,
     keys.PARKED,
+    keys.ASKING,
     keys.parked_key("*"),
+    keys.input_key("*"),
     keys.polled_key("*"),
     f"{keys.SERVER_TASKS}*",
     keys.SWEEPS,
@@ -231,6 +236,7 @@ _select_writing = partial(_select, access="%W")
 _READ_HEALTH_AND_TOOLS = _select_reading(
     ("get", "mget", "hget", "hmget", "hgetall", "zrange", "eval_ro"), _HEALTH_AND_TOOLS
 )
+_READ_CONFIGURATION = _select_reading(("hget",), [CONFIGURATION_KEY])
 
 
 def _agent(agent: AgentUser) -> list[str]:
@@ -258,14 +264,18 @@ def _agent(agent: AgentUser) -> list[str]:
         _select_writing(("sadd",), _bindings(names)),
         _select(("set", "get", "del", "expire"), [_GROUPS]),
         # To get answers: with the id of a task comes the right to its result. No patterns, so no agent gets them all.
+        # What is announced for a whole process is heard by its own user only.
         _select_reading(("get", "mget"), [keys.result_key("*")]),
-        _select(("subscribe",), channels=[keys.result_key("*"), keys.reply_channel("*")]),
+        _select(("subscribe",), channels=[keys.result_key("*"), keys.reply_channel("*", own or "")]),
         # To follow its own calls while they run.
         _select(("subscribe",), channels=[keys.events_channel("*", own or ""), keys.SERVER_EVENTS]),
         _select_reading(("get", "mget"), [keys.call_state_key("*", own or "")]),
+        # To go on watching resources, and to end that: what it watches, workers have written.
+        _select_writing(("expire", "del"), [keys.watch_key(own or "", "*")]),
         # To read its own large results. What agents without a user of their own have, all of them can read.
         _select_reading(("getrange",), [keys.large_result_key(own or ":*", "*")]),
         _READ_HEALTH_AND_TOOLS,
+        _READ_CONFIGURATION,
         # To record calls that no worker took.
         _select_writing(("xadd", "expire"), [keys.AGENT_AUDIT]),
     ]
@@ -278,6 +288,7 @@ def _worker(database: int) -> list[str]:
         _select(_RUN_SCRIPTS, [*_WORKERS_OWN, keys.AUDIT]),
         _select_writing(("xadd", "xdel", "expire"), [keys.AUDIT]),
         _select(_REPAIR_STREAM, [keys.AGENT_AUDIT, keys.REBUILT_AGENT_AUDIT]),
+        _READ_CONFIGURATION,
     ]
 
 
@@ -292,6 +303,7 @@ def _beat() -> list[str]:
         _select_writing(("set",), [keys.check_sent_key("*")]),
         _select_writing(("sadd",), _bindings([queue])),
         _READ_HEALTH_AND_TOOLS,
+        _READ_CONFIGURATION,
     ]
 
 
@@ -299,6 +311,7 @@ def _flower(database: int) -> list[str]:
     return [
         _allow(_COMMON),
         _READ_HEALTH_AND_TOOLS,
+        _READ_CONFIGURATION,
         _select_reading(("get", "mget", "hgetall", "hmget", "zrange", "zrangebyscore"), _NUMBERS),
         _select_reading(_READ_STREAMS, _STREAMS),
         _select_reading(("llen", "eval_ro"), [keys.queue("*")]),
@@ -311,7 +324,7 @@ def _flower(database: int) -> list[str]:
         # Which calls are dead letters, without their messages.
         _select_reading(("zrevrange", "zcard"), [keys.DEAD_LETTERS]),
         # Which calls wait for people, without their messages.
-        _select_reading(("zrange", "zcard", "hgetall"), [keys.PARKED, keys.parked_key("*")]),
+        _select_reading(("zrange", "zcard", "hgetall"), [keys.PARKED, keys.ASKING, keys.parked_key("*")]),
         _select_reading(("hexists",), [keys.UNACKED]),
         # What a model read.
         _select_reading(("get",), [keys.result_key("*")]),
@@ -337,6 +350,8 @@ def _operator(database: int) -> list[str]:
         ),
         _select_reading((*_READ_STREAMS, "type"), _STREAMS),
         _select_writing(("xadd", "expire"), [keys.AGENT_AUDIT]),
+        # Which servers there are, and so which programs workers run.
+        _select(("hget", "hset", "watch", "lpush", "ltrim", "lrange"), [CONFIGURATION_KEY, HISTORY_KEY]),
     ]
 
 
@@ -348,7 +363,7 @@ def _channels(database: int) -> list[str]:
     """Answers, remote control, events. Redis compares the text of a pattern to which a client subscribes."""
     return [
         keys.result_key("*"),
-        keys.reply_channel("*"),
+        f"{keys.REPLIES}*",
         f"{keys.EVENTS}*",
         keys.SERVER_EVENTS,
         *_broadcasts(database),

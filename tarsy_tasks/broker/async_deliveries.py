@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tarsy_tasks.broker import fleet, keys, steps
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
-from tarsy_tasks.broker.deliveries import AuditWrite, CallState, Delivery, answer_slots, as_text, isolation, read_state
+from tarsy_tasks.broker.deliveries import AuditWrite, CallState, Delivery, answer_slots, as_text, read_state
 from tarsy_tasks.broker.large_results import LargeWrite, answer_large
 from tarsy_tasks.broker.limits import OverLimit, answer_counted, begin_limited, give_back
 
@@ -140,7 +140,7 @@ class AsyncDeliveries:
 
     async def mark_isolated(self, tag: str) -> None:
         """A call whose workers were lost runs alone now: if this one is lost too, the call is to blame."""
-        await self.exchange.execute(*isolation(tag))
+        await self.exchange.execute(*steps.isolation(tag))
 
     async def clear_isolated(self, tag: str) -> None:
         """Such a call no longer runs alone: if its worker is lost, another one may be to blame."""

@@ -13,10 +13,11 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.entries import ANNOUNCE
 from tarsy_tasks.broker.messages import DamagedMessage, InFlightEntry, read_entry
 from tarsy_tasks.broker.script import NOW, Key, script
 from tarsy_tasks.broker.signing import sign
-from tarsy_tasks.broker.steps import ANNOUNCE, KEYS
+from tarsy_tasks.broker.steps import KEYS
 
 __all__ = ["DamagedMessage", "DeadLetter", "drop", "load", "load_arguments", "load_latest", "retry"]
 

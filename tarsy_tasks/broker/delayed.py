@@ -6,8 +6,9 @@ exactly one place: in its queue, leased, or here. The worker's `lease` decides h
 """
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.entries import ANNOUNCE, ENTRIES
 from tarsy_tasks.broker.script import NOW, constants, script
-from tarsy_tasks.broker.steps import ANNOUNCE, ENTRIES, KEYS
+from tarsy_tasks.broker.steps import KEYS
 
 __all__ = ["release_due"]
 
@@ -30,7 +31,7 @@ __all__ = ["release_due"]
     for _, place in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, most)) do
         if bytes >= most_bytes then break end
         local home, tag = string.match(place, '^([^\n]*)\n(.*)$')
-        local entry = tag and redis.call('HGET', unacked, tag)
+        local entry = tag and entry_of(tag, home)
         local is_moved = not entry
         if entry then
             local queue, _, message = split_entry(entry)

@@ -39,7 +39,6 @@ from tarsy_tasks.broker.limits import answer_counted, give_back
 from tarsy_tasks.broker.parked_calls import Parking
 from tarsy_tasks.broker.priority_lists import priority_of_list
 from tarsy_tasks.broker.script import Script
-from tarsy_tasks.broker.steps import MARKER_TTL_S
 from tarsy_tasks.broker.sweep import MAX_DELIVERIES, Swept, sweep
 from tarsy_tasks.priorities import NORMAL, Priority
 
@@ -53,7 +52,6 @@ __all__ = [
     "Delivery",
     "answer_slots",
     "as_text",
-    "isolation",
     "read_state",
 ]
 
@@ -212,11 +210,11 @@ class Deliveries:
 
     def mark_isolated(self, tag: str) -> None:
         """A call whose workers were lost runs alone now: if this worker is lost, too, the call is to blame."""
-        self.exchange.execute(*isolation(tag))
+        self.exchange.execute(*steps.isolation(tag))
 
     def give_up(self, tag: str) -> None:
         """A message cannot be handled: when its lease has lapsed, it becomes a dead letter."""
-        marked, *expires = isolation(tag)
+        marked, *expires = steps.isolation(tag)
         self.exchange.execute((*marked, "deliveries", MAX_DELIVERIES), *expires)
 
     def answer(
@@ -255,16 +253,25 @@ class Deliveries:
         with refusals():
             self._end(answer_large, entry, **slots, charges=delivery.charges, whole_bytes=large.whole_bytes)
 
-    def store_unless_known(self, tag: str, result_key: str, result: str | bytes, lifetime_s: int | None) -> None:
-        """Store and announce a result for a task that has none, no marker and no entry; nothing otherwise."""
-        self._store(steps.store_unless_known, tag, result_key, result, lifetime_s)
+    def store_unless_known(
+        self, tag: str, queue: str, result_key: str, result: str | bytes, lifetime_s: int | None
+    ) -> None:
+        """Store and announce a result for a task that has none, no marker and no entry; nothing otherwise.
+
+        Args:
+            queue: Of those who wait for it.
+        """
+        self._store(steps.store_unless_known, tag, queue, result_key, result, lifetime_s)
 
     def refuse(self, tag: str, result_key: str, result: str | bytes, lifetime_s: int | None) -> None:
         """Store and announce the result of a dead letter that has none; nothing if it is no longer one."""
-        self._store(steps.refuse, tag, result_key, result, lifetime_s)
+        queue = as_text(self.dead_letter_of(tag)[0].partition(b"\n")[0])
+        self._store(steps.refuse, tag, keys.without_priority(queue), result_key, result, lifetime_s)
 
-    def _store(self, step: Script[..., None], tag: str, key: str, result: str | bytes, lifetime_s: int | None) -> None:
-        channel = keys.reply_channel(tag)
+    def _store(
+        self, step: Script[..., None], tag: str, queue: str, key: str, result: str | bytes, lifetime_s: int | None
+    ) -> None:
+        channel = keys.reply_channel(tag, keys.agent_of_queue(queue))
         step.run(self.exchange, tag=tag, key=key, result=result, ttl_s=lifetime_s or 0, channel=channel)
 
     def acknowledge(self, delivery: Delivery, entry: AuditWrite | None = None) -> None:
@@ -355,8 +362,8 @@ class Deliveries:
             served: Queues that are searched even if thousands of others are listed.
         """
         *found, is_crowded = sweep.run(self.exchange, served=served, lease_s=lease_s, quiet_s=quiet_s)
-        restored, dead_letters, garbage, queues = (tuple(map(as_text, each)) for each in found)
-        return Swept(restored, dead_letters, tuple(zip(garbage, queues, strict=True)), bool(is_crowded))
+        restored, dead_letters, garbage, queues, dropped = (tuple(map(as_text, each)) for each in found)
+        return Swept(restored, dead_letters, tuple(zip(garbage, queues, strict=True)), dropped, bool(is_crowded))
 
     @property
     def exchange(self) -> RedisExchange:
@@ -389,11 +396,5 @@ def answer_slots(delivery: Delivery, result_key: str, result: str | bytes, lifet
         "key": result_key,
         "result": result,
         "ttl_s": lifetime_s or 0,
-        "channel": keys.reply_channel(delivery.tag),
+        "channel": keys.reply_channel(delivery.tag, keys.agent_of_queue(delivery.queue)),
     }
-
-
-def isolation(tag: str) -> tuple[tuple[Any, ...], ...]:
-    """The commands after which a call counts as isolated."""
-    marker = keys.call_marker(tag)
-    return ("HSET", marker, "suspect", 1), ("EXPIRE", marker, MARKER_TTL_S)

@@ -19,7 +19,7 @@ from tarsy_tasks.broker.script import NOW, Key, Table, constants, script
 __all__ = ["FIRST_S", "OTHERS", "BudgetReport", "BudgetState", "tend_budgets"]
 
 FIRST_S = 30.0
-"""How long a suspension lasts before the server is tried again; and the pause after a trial in vain."""
+"""How long a suspension lasts before the server is tried again; and the pause after a trial that failed."""
 OTHERS = ""
 """Stands for the principals whose calls are not counted by name, because there are so many of them. Calls that fail are
 counted by name twice as long."""

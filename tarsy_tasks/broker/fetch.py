@@ -13,11 +13,12 @@ from typing import Any, Protocol
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.begun import read_begun
 from tarsy_tasks.broker.deliveries import CallState, Delivery, as_text
+from tarsy_tasks.broker.entries import MARKER_TTL_S, TAKE
 from tarsy_tasks.broker.messages import DamagedMessage, read_message
 from tarsy_tasks.broker.priority_lists import IN_LUA, priority_of_list
 from tarsy_tasks.broker.received_json import LARGEST_BYTES
 from tarsy_tasks.broker.script import NOW, Key, Script, constants, script
-from tarsy_tasks.broker.steps import KEYS, MARKER_TTL_S, TAKE
+from tarsy_tasks.broker.steps import KEYS
 from tarsy_tasks.broker.task_headers import LONGEST_NAME
 from tarsy_tasks.broker.task_names import CALL_TOOL, PREFIX, REQUEST
 

@@ -52,8 +52,13 @@ DELAYED = "tarsy:delayed"
 """Sorted set of the messages whose time has not come, queue and tag with a line break between, by when they are due."""
 PARKED = "tarsy:parked"
 """Sorted set of the parked calls, queue and tag with a line break between, by when they are woken in any case."""
+ASKING = "tarsy:asking"
+"""Sorted set with a TTL of the calls whose sessions wait for input, by when that ends at the latest."""
 PARKED_STATE = "PARKED"
 """The state of their tasks, which is no state of Celery's own."""
+WATCHES = "tarsy:watches"
+"""Sorted set with a TTL of the watches of resources: server, bound agent and id, with colons between, by until when a
+worker holds them. Workers write it."""
 SWEEPS = "tarsy:sweeps"
 """Hash: when the last sweep was, and until when sweeps restore nothing."""
 DEAD_LETTERS = "tarsy:poisoned"
@@ -161,11 +166,12 @@ def minute_key(minute: int | str) -> str:
     return f"tarsy:minute:{minute}"
 
 
-def reply_channel(task_id: str) -> str:
-    """Where answers are announced, of all tasks of one process: their ids begin alike. A client that does not know such
-    an id cannot listen.
+def reply_channel(task_id: str, agent: str) -> str:
+    """Where answers are announced, of all tasks of one process: their ids begin alike. A bound agent has channels of
+    its own, to which no other one can listen; `agent` is empty for all others, and one that does not know such an id
+    cannot listen.
     """
-    return f"{REPLIES}{task_id[:TASK_ID_PREFIX_LENGTH]}"
+    return f"{REPLIES}{agent}:{task_id[:TASK_ID_PREFIX_LENGTH]}"
 
 
 def events_channel(task_id: str, agent: str) -> str:
@@ -228,6 +234,9 @@ call_marker = _prefixed("tarsy:call:")
 """Hash of one call: its delivery count, state and owner. It has a TTL; workers write it."""
 parked_key = _prefixed("tarsy:parked:")
 """The record of a parked call: why it waits, and what was decided. It has a TTL; workers and operators write it."""
+input_key = _prefixed("tarsy:input:")
+"""What a server has asked in a call that waits for input, with its own state of the call, and what it was answered: a
+hash with a TTL. Only workers and operators read and write it."""
 polled_key = _prefixed("tarsy:polled:")
 """Sorted set of the calls that wait for tasks of a server, queue and tag with a line break between, by when the server
 is asked again. Workers write it."""
@@ -244,8 +253,8 @@ result_key = _prefixed("celery-task-meta-")
 
 
 session_key = _prefixed("tarsy:session:")
-"""Who holds an isolated session, by server and a digest of the run, with a colon between: a hash with a TTL. Workers
-write it."""
+"""Who holds an isolated session, by server and a digest of principal and run, with a colon between: a hash with a TTL.
+Workers write it."""
 sessions_key = _prefixed("tarsy:sessions:")
 """Sorted set with a TTL of the isolated sessions of a server, `session_key` and principal with a line break between, by
 when their workers last confirmed them. Workers write it."""
@@ -256,6 +265,12 @@ PAUSES = limit_key("pauses")
 """Sorted set with a TTL of the servers that asked to wait, by until when."""
 LIMIT_REPORT = limit_key("report")
 """The limits that workers keep to, a JSON string with a TTL."""
+
+
+def watch_key(agent: str, watch_id: str) -> str:
+    """The record of a watch of a resource, a hash with a TTL; workers write it, and its agent renews it. `agent` is the
+    bound agent, empty for all others."""
+    return f"tarsy:watch:{agent}:{watch_id}"
 
 
 def flight_key(place: str, field: str) -> str:

@@ -25,14 +25,16 @@ any case. `tarsy:parked:<id>` is the call's record, a hash with a TTL; workers a
 |---|---|
 | `home`, `until` | where it goes back to, and when at the latest |
 | `reason`, `about` | why it waits; what people see of it, in JSON, masked (`ParkedCallView`) |
+| `approved`, `approved_by` | of a call that was approved and waits again: the digest that was approved, and by whom |
 | `task` and others | of a call that waits for a task of its server (`server_tasks`) |
 | `digest` | of what was asked: a decision names it, and a worker compares it with what it is about to send |
 | `needs`, `approvals` | how many people have to approve it, and who has, a line each |
 | `principal` | who called, if that is verified: nobody approves a call of their own |
-| `decision`, `by`, `why` | `approved`, `denied` or `expired`, once; by whom, and the reason that they gave |
+| `decision`, `by`, `why` | `approved`, `denied`, `answered` or `expired`, once; by whom, and the reason of a denial |
 | `allowance_s`, `resumed_at` | how long it may take once it is woken, and when that was |
 
 The field `parked` of the call's marker says the same to agents, who may read markers: so a call is withdrawn as ever.
+Woken, it has `resumed`: such a marker outlives the record, so that no agent has a decision count a second time.
 While it is parked, its result is Celery's usual text with the state `PARKED`, which is not one of Celery's states of
 tasks that are done; `ParkedCall` is what agents read there, and it is published as an answer is.
 
@@ -43,15 +45,17 @@ other, as `expired`, so that a worker answers it: with an audit entry, and for C
 All times are those of Redis. Each script may be sent twice.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.entries import ANNOUNCE, ENTRIES, MARKER_TTL_S
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.parked_views import TASK, ParkedCallView, load, load_waiting
 from tarsy_tasks.broker.script import NOW, Table, constants, script
-from tarsy_tasks.broker.steps import ANNOUNCE, ENTRIES, KEYS, MARKER_TTL_S
+from tarsy_tasks.broker.steps import KEYS
 
 __all__ = [
     "KEPT_S",
@@ -79,7 +83,7 @@ class ParkedRecord:
     Attributes:
         digest: Of what was asked.
         until: When it is or was woken in any case; time of Redis.
-        decision: `approved`, `denied` or `expired`; empty: nothing was decided.
+        decision: `approved`, `denied`, `answered` or `expired`; empty: nothing was decided.
         by: Who decided, comma-separated.
         why: The reason that they gave.
         resumed_at: When it was woken; None before.
@@ -89,6 +93,9 @@ class ParkedRecord:
         attempts: How often it had been sent by then.
         approval: What had been decided about sending it, as in the audit.
         charges: As of `Delivery`.
+        reason: Why it waits, or waited.
+        approved: What was approved of it before, as a digest; empty if nothing was.
+        approved_by: By whom.
         returns: How often it was woken for a task that turned out not to be done.
     """
 
@@ -105,22 +112,27 @@ class ParkedRecord:
     approval: str = ""
     charges: str = ""
     returns: int = 0
+    reason: str = ""
+    approved: str = ""
+    approved_by: str = ""
 
     FIELDS = (
         *("digest", "until", "decision", "by", "why", "resumed_at", "allowance_s"),
         *("task", "sent_at", "attempts", "approval", "charges", "returns"),
+        *("reason", "approved", "approved_by"),
     )
 
     @classmethod
     def read(cls, found: list[Any]) -> "ParkedRecord | None":
         """The record, of the values of its `FIELDS`; None if there is none."""
         texts = [each.decode(errors="replace") if isinstance(each, bytes) else each or "" for each in found]
-        digest, until, decision, by, why, resumed_at, allowance_s, task, sent_at, attempts, approval, charges, n = texts
+        digest, until, decision, by, why, resumed_at, allowance_s, *more = texts
+        task, sent_at, attempts, approval, charges, n, *before = more
         if not digest:
             return None
         resumed = float(resumed_at) if resumed_at else None
         waited = digest, float(until or 0), decision, by, why, resumed, float(allowance_s or 0)
-        return cls(*waited, task, float(sent_at or 0), int(attempts or 0), approval, charges, int(n or 0))
+        return cls(*waited, task, float(sent_at or 0), int(attempts or 0), approval, charges, int(n or 0), *before)
 
 
 class Decided(StrEnum):
@@ -129,17 +141,19 @@ class Decided(StrEnum):
     APPROVED = "approved"
     DENIED = "denied"
     COUNTED = "counted"
-    """It counts, and somebody else has to approve the call, too."""
+    """It was recorded, and another person has to approve the call, too."""
     REPEATED = "repeated"
-    """The same person has approved it before, and somebody else has to."""
+    """The same person has approved it before, and another one has to."""
     OWN = "own"
-    """Nobody approves a call of their own."""
+    """It is a call of the same principal."""
     CHANGED = "changed"
     """It is about other arguments than those that the call has."""
     LATE = "late"
     """It was decided before."""
     EXPIRED = "expired"
     WITHDRAWN = "withdrawn"
+    OTHER = "other"
+    """It waits for something else: answers, and not an approval."""
     UNKNOWN = "unknown"
     """There is no such parked call."""
 
@@ -165,6 +179,9 @@ class Decided(StrEnum):
     redis.call('HDEL', parked_call, 'decision', 'by', 'why', 'resumed_at')  -- it waits again
     redis.call('HSET', parked_call, 'home', home, 'until', string.format('%.3f', ends_at))
     redis.call('EXPIRE', parked_call, left_s + kept_s)
+    if next(kept) then redis.call('DEL', input) end
+    for name, value in pairs(kept) do redis.call('HSET', input, name, value) end
+    redis.call('EXPIRE', input, left_s + kept_s)
     redis.call('HINCRBY', marker, 'deliveries', -1)
     redis.call('HDEL', marker, 'suspect', 'taken')  -- nobody has it: if it is withdrawn, its agent records that
     redis.call('HSET', marker, 'parked', 1)
@@ -180,10 +197,19 @@ class Decided(StrEnum):
     end
     return 1
     """,
-    known=KEYS,
+    known={**KEYS, "input": (keys.input_key, "tag")},
 )
 def _park(
-    *, home: str, tag: str, ends_at: float, record: Table, state: str, channel: str, polled: str, poll_s: float
+    *,
+    home: str,
+    tag: str,
+    ends_at: float,
+    record: Table,
+    kept: Table,
+    state: str,
+    channel: str,
+    polled: str,
+    poll_s: float,
 ) -> int: ...
 
 
@@ -197,6 +223,7 @@ class Parking:
         state: What is stored as the state of the task, in Celery's form; empty to store none.
         polled: The set of those of its server that wait for a task; empty: it does not.
         poll_s: In how many seconds the server is asked about the task.
+        kept: As of `interceptors.Parked`.
     """
 
     record: dict[str, Any]
@@ -204,6 +231,7 @@ class Parking:
     state: str
     polled: str = ""
     poll_s: float = 0.0
+    kept: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def park(self, exchange: RedisExchange, home: str, tag: str) -> bool:
         """Park a call that this worker has on a lease; False if nobody waits for it any more."""
@@ -214,8 +242,9 @@ class Parking:
                 tag=tag,
                 ends_at=self.until,
                 record=self.record,
+                kept=dict(self.kept),
                 state=self.state,
-                channel=keys.reply_channel(tag),
+                channel=keys.reply_channel(tag, keys.agent_of_queue(home)),
                 polled=self.polled,
                 poll_s=self.poll_s,
             )
@@ -238,7 +267,7 @@ WAKE = (
     + r"""
     local function wake(place)
         local home, tag = string.match(place, '^([^\n]*)\n(.*)$')
-        local entry = tag and redis.call('HGET', unacked, tag)
+        local entry = tag and entry_of(tag, home)
         if entry then
             local record = parked_prefix .. tag
             local given_s, holder, task = unpack(redis.call('HMGET', record, 'allowance_s', 'holder', 'task'))
@@ -273,6 +302,7 @@ WAKE = (
                 redis.call('EXPIRE', record, math.ceil(allowance_s) + kept_s)
             end
             redis.call('HDEL', marker_prefix .. tag, 'parked')
+            redis.call('HSET', marker_prefix .. tag, 'resumed', 1)
             redis.call('DEL', result_prefix .. tag)
         end
         redis.call('ZREM', parked, place)
@@ -291,6 +321,7 @@ returns the bytes that it has read."""
     local home, ends_at, needs, decision, asked, principal, approvals = unpack(redis.call('HMGET', parked_call,
         'home', 'until', 'needs', 'decision', 'digest', 'principal', 'approvals'))
     if not home or redis.call('HEXISTS', parked_call, 'task') == 1 then return 'unknown' end
+    if redis.call('HGET', parked_call, 'reason') ~= 'approval' then return 'other' end
     if decision then return decision == 'expired' and decision or 'late' end
     if asked ~= digest then return 'changed' end
     if now >= tonumber(ends_at) then return 'expired' end

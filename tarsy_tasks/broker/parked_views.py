@@ -1,6 +1,7 @@
 """What people see of parked calls: reading them, one by one or those that wait.
 
-Owns the shape. What is decided about them, and the record that this is read from, are in `parked_calls`.
+Owns the shape. What is decided about them, and the record that this is read from, are in `parked_calls`. Calls of the
+handshake era, whose sessions wait, are in a set of their own, because nothing wakes them (`input_rounds`).
 """
 
 import json
@@ -71,7 +72,14 @@ def load_waiting(redis: Any, limit: int, *, for_tasks: bool = False) -> tuple[li
         if len(places) < _PAGE:
             break
         start += _PAGE
-    return found[:limit], redis.zcard(keys.PARKED)
+    held = [tag.decode(errors="replace") for tag in redis.zrange(keys.ASKING, _now(redis), "+inf", byscore=True)]
+    views = [view for tag in held[:limit] if (view := load(redis, tag)) is not None and not view.decision]
+    return sorted([*found, *views], key=lambda view: view.until)[:limit], redis.zcard(keys.PARKED) + len(held)
+
+
+def _now(redis: Any) -> float:
+    seconds, microseconds = redis.time()
+    return float(seconds) + float(microseconds) / 1_000_000
 
 
 def _view(task_id: str, fields: dict[bytes, bytes]) -> ParkedCallView | None:

@@ -2,7 +2,7 @@
 
 Owns how a priority is written: in a message, as Celery's number, and in Redis, as the name of a list. The names are
 those that kombu gives to its default steps, so that every producer with Celery can choose one. The list that a message
-lies in is its priority; what else it says of that counts for nothing. `fetch` says in what order lists are served.
+is in is its priority; what else it says of that is ignored. `fetch` says in what order lists are served.
 """
 
 from bisect import bisect

@@ -129,7 +129,8 @@ class ResultBackend(RedisBackend):
     def _store(self, task_id: str, result: Any, state: str, traceback: Any, request: Any, **kwargs: Any) -> Any:
         confinement = current_confinement()
         if confinement is not None and task_id != confinement.tag:
-            self._store_unless_known(task_id, *self._encode_meta(task_id, result, state, traceback, request))
+            encoded = self._encode_meta(task_id, result, state, traceback, request)
+            self._store_unless_known(task_id, confinement.queue, *encoded)
             return result
         delivery: Delivery | None = getattr(request, "delivery", None)
         in_flight = delivery if delivery is not None and delivery.tag == task_id and self._is_the_broker else None
@@ -171,12 +172,12 @@ class ResultBackend(RedisBackend):
             self.ensure(self._deliveries.answer_large, (*answer, large))
         in_flight.answered = True
 
-    def _store_unless_known(self, task_id: str, key: str, value: str) -> None:
+    def _store_unless_known(self, task_id: str, queue: str, key: str, value: str) -> None:
         """For a message of a bound agent, which names the ids of what follows it: no answer of another call may be
         replaced or taken away. What has no answer yet, and is not on its way, gets this one.
         """
         if self._is_the_broker:
-            self.ensure(self._deliveries.store_unless_known, (task_id, key, value, self.expires))
+            self.ensure(self._deliveries.store_unless_known, (task_id, queue, key, value, self.expires))
         else:
             logger.warning(
                 "no result was stored for %s: only the broker knows whether it is another agent's call", task_id
@@ -323,7 +324,10 @@ def _announcements(key: str | bytes, value: str | bytes) -> list[tuple[Any, ...]
     name = key if isinstance(key, str) else key.decode()
     announcements: list[tuple[Any, ...]] = [("PUBLISH", name, value)]
     if name.startswith(keys.result_key("")):
-        announcements.append(("PUBLISH", keys.reply_channel(name.removeprefix(keys.result_key(""))), value))
+        confinement = current_confinement()
+        agent = keys.agent_of_queue(confinement.queue) if confinement is not None else ""
+        channel = keys.reply_channel(name.removeprefix(keys.result_key("")), agent)
+        announcements.append(("PUBLISH", channel, value))
     return announcements
 
 

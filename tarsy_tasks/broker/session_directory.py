@@ -8,6 +8,7 @@ A call that another worker has to run is moved into the affinity queue of that w
 nothing is lost. What waits there when its worker is gone goes back to where it came from.
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable
 from enum import StrEnum
@@ -17,9 +18,11 @@ from typing import NamedTuple
 from tarsy_tasks.broker import fleet, keys
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.deliveries import as_text
+from tarsy_tasks.broker.entries import ANNOUNCE, ENTRIES
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.script import NOW, Key, Table, constants, script
-from tarsy_tasks.broker.steps import ANNOUNCE, ENTRIES, KEYS, step
+from tarsy_tasks.broker.steps import KEYS, step
+from tarsy_tasks.broker.task_headers import LONGEST_NAME
 
 __all__ = ["Bounds", "Claim", "ClaimState", "SessionDirectory", "forward", "session_key_of", "take_back"]
 
@@ -43,8 +46,6 @@ class ClaimState(StrEnum):
     """It is gone, which this call is to be told."""
     FULL = "full"
     """There is none, and no more may be opened."""
-    FOREIGN = "foreign"
-    """It is that of another agent."""
     NONE = "none"
     """There is none, and none was asked for."""
 
@@ -124,7 +125,6 @@ class Bounds(NamedTuple):
         return {'claimed', '', ''}
     end
     if not owner then return opens and claim() or {'none', '', ''} end
-    if owner ~= principal then return {'foreign', '', ''} end
     if current == holder and is_held then
         redis.call('EXPIRE', session, kept_s + idle_s)
         return {'held', '', ''}
@@ -159,8 +159,15 @@ def _claim(
 ) -> tuple[bytes, bytes, bytes]: ...
 
 
-@script("if redis.call('HGET', session, 'holder') == holder then redis.call('HSET', session, 'open', 1) end")
-def _mark_open(*, session: Key, holder: str) -> None: ...
+# Returns 0, and does nothing, if the claim is no longer there.
+@script(
+    """
+    if redis.call('HGET', session, 'holder') ~= holder then return 0 end
+    redis.call('HSET', session, 'open', 1)
+    return 1
+    """
+)
+def _mark_open(*, session: Key, holder: str) -> int: ...
 
 
 @script(
@@ -195,7 +202,7 @@ def _confirm(*, index: Key, members: Table) -> None: ...
     r"""
     if redis.call('HGET', session, 'holder') ~= holder then return 0 end
     if redis.call('ZREM', leases, home .. '\n' .. tag) == 0 then return 1 end
-    local in_flight = redis.call('HGET', unacked, tag)
+    local in_flight = entry_of(tag, home)
     local queue, garbage_at, message = split_entry(in_flight or '')
     if not message then return 1 end
     local list = target .. string.sub(named_queue(queue, home), #home + 1)
@@ -223,7 +230,7 @@ def _forward(*, session: Key, target_waiting: Key, tag: str, home: str, holder: 
     constants(
         most_queues=1000,
         most_messages=500,
-        worker_mark=keys.WORKER_MARK,
+        longest_name=LONGEST_NAME,
         waiting_prefix=keys.waiting_key(""),
     ),
     r"""
@@ -231,7 +238,7 @@ def _forward(*, session: Key, target_waiting: Key, tag: str, home: str, holder: 
     local function move(queue, home)
         local place = waiting_prefix .. queue
         for _, tag in ipairs(redis.call('ZRANGE', place, 0, most_messages - 1)) do
-            local in_flight = redis.call('HGET', unacked, tag)
+            local in_flight = entry_of(tag, home)
             local name, garbage_at, message = split_entry(in_flight or '')
             redis.call('ZREM', place, tag)
             if message then
@@ -248,7 +255,10 @@ def _forward(*, session: Key, target_waiting: Key, tag: str, home: str, holder: 
         end
     end
     for _, queue in ipairs(redis.call('ZRANGE', queues, 0, most_queues - 1)) do
-        local home, instance = string.match(queue, '^([^\n]-)' .. worker_mark .. '([^\n:]+)$')
+        local home, instance
+        if #queue <= longest_name then
+            home, instance = string.match(queue, '^([^\n]-)' .. worker_mark .. '([^\n:]+)$')
+        end
         if home and (instance == leaving or not is_alive(instance, lease_s)) then move(queue, home) end
     end
     return moved
@@ -258,9 +268,10 @@ def _forward(*, session: Key, target_waiting: Key, tag: str, home: str, holder: 
 def _take_back(*, leaving: str, lease_s: float) -> list[bytes]: ...
 
 
-def session_key_of(server: str, run: str) -> str:
-    """The key of an isolated session; a run is any text of an agent."""
-    return keys.session_key(f"{server}:{sha256(run.encode(errors='surrogatepass')).hexdigest()[:_DIGEST_CHARS]}")
+def session_key_of(server: str, principal: str, run: str) -> str:
+    """The key of an isolated session. A run is any text of an agent, and each agent has runs of its own: nobody can be
+    in the way of another one by guessing its name."""
+    return keys.session_key(f"{server}:{sha256(json.dumps([principal, run]).encode()).hexdigest()[:_DIGEST_CHARS]}")
 
 
 def forward(exchange: RedisExchange, tag: str, queue: str, session: str, holder: str) -> bool:
@@ -351,9 +362,10 @@ class SessionDirectory:
         )
         return Claim(ClaimState(as_text(state)), as_text(holder), as_text(reason))
 
-    async def mark_open(self, session: str) -> None:
-        """Something was opened under the claim: if this worker is lost, so is that."""
-        await _mark_open.run_async(self._exchange, session=session, holder=self._instance)
+    async def mark_open(self, session: str) -> bool:
+        """Something was opened under the claim: if this worker is lost, so is that. Returns whether it still has the
+        claim."""
+        return bool(await _mark_open.run_async(self._exchange, session=session, holder=self._instance))
 
     async def confirm(self, sessions: Iterable[tuple[str, str, str]]) -> None:
         """This worker still has these sessions: servers, keys and principals. They count for the bounds."""

@@ -10,83 +10,17 @@ letter is in the audit and in the log).
 """
 
 from functools import partial
+from typing import Any
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.audit_probe import PROBE_AUDIT
 from tarsy_tasks.broker.begun import LONGEST_CHARS
+from tarsy_tasks.broker.entries import ANNOUNCE, ENTRIES, MARKER_TTL_S, TAKE
 from tarsy_tasks.broker.script import NOW, Key, KnownKey, Table, constants, script
 
-MARKER_TTL_S = 7 * 24 * 3600
-"""How long it stays known that a call has begun, or was withdrawn: nobody may look for it before."""
 ENDED_TTL_S = 600
-"""How long a marker outlives the answer of its call, unless a copy of the message went back to its queue meanwhile."""
-
-ENTRIES = (
-    constants(queue_prefix=keys.QUEUE_PREFIX, agent_mark=keys.AGENT_MARK)
-    + r"""
-    local function split_entry(entry) return string.match(entry, '^([^\n]*)\n([^\n]*)\n(.*)$') end
-    -- Agents write entries, too: of the queue that an entry names only the priority is believed, if it is served.
-    local function named_queue(name, home)
-        if not name or string.sub(name, 1, #home + 2) ~= home .. '\6\22' then return home end
-        if string.sub(home, 1, #queue_prefix) ~= queue_prefix then return name end
-        local number, is_agents = string.sub(name, #home + 3), string.find(home, agent_mark, 1, true)
-        local is_served = number == '3' or number == '6' or (number == '9' and not is_agents)
-        return is_served and string.sub(home, -6) ~= '.check' and name or home
-    end
-    """
-)
-"""Lua functions that read entries of the in-flight table."""
-
-TAKE = (
-    constants(longest_begun=LONGEST_CHARS)
-    + r"""
-    local function take(tag, home, place, call_marker, withdrawal, new_entry, is_isolated)
-        local marked = redis.pcall('HMGET', call_marker, 'mark', 'owner', 'deliveries', 'begun')
-        if marked.err and string.find(marked.err, 'WRONGTYPE') then
-            -- Nobody knows whether it has begun: it is not run, and its queue goes on.
-            redis.call('DEL', call_marker)
-            redis.call('HSET', call_marker, 'mark', 'overwritten')
-            marked = {'overwritten', false, false}
-        elseif marked.err then return error(marked) end
-        local state, owner, earlier, begun = unpack(marked)
-        local is_withdrawn = not state and redis.call('EXISTS', withdrawal) == 1
-        local has_entry = redis.call('HEXISTS', unacked, tag) == 1
-        local is_lost = state == 'overwritten' and new_entry ~= ''  -- it becomes a dead letter by its entry
-        if not has_entry and (is_lost or not (state or is_withdrawn)) then
-            if new_entry == '' then return {0, '', '', ''} end
-            redis.call('HSET', unacked, tag, new_entry)
-            has_entry = true
-        end
-        redis.call('ZADD', leases, now, home .. '\n' .. tag)
-        redis.call('ZREM', place, tag)
-        local count = (tonumber(earlier or '') or 0) + 1  -- a damaged marker must not stop the worker
-        local fields = {'deliveries', count}
-        if has_entry then fields = {'taken', 1, unpack(fields)} end
-        if is_isolated then fields = {'suspect', 1, unpack(fields)}
-        elseif earlier then redis.call('HDEL', call_marker, 'suspect') end
-        redis.call('HSET', call_marker, unpack(fields))
-        redis.call('EXPIRE', call_marker, marker_ttl_s)
-        begun = string.sub(begun or '', -longest_begun)
-        return {count, is_withdrawn and 'withdrawn' or state or '', owner or '', begun}
-    end
-    """
-)
-"""A Lua function that leases a message, and writes its entry if it has none: what `take` returns."""
-
-ANNOUNCE = (
-    constants(queue_prefix=keys.QUEUE_PREFIX, agent_mark=keys.AGENT_MARK, agents_prefix=keys.agents_key(""))
-    + rf"""
-    local function announce(home)
-        local at = string.find(home, agent_mark, 1, true)
-        if not at or string.find(home, '{keys.WORKER_MARK}', 1, true) then return end
-        local server = string.sub(home, #queue_prefix + 1, at - 1)
-        local said = redis.pcall('SADD', agents_prefix .. server, string.sub(home, at + #agent_mark))
-        -- A key of another type is deleted by a worker; the sweep announces again what waits.
-        if type(said) == 'table' and not string.find(said.err, 'WRONGTYPE') then error(said) end
-    end
-    """
-)
-"""A Lua function that has workers look into a queue, if it is that of a bound agent."""
+"""How long a marker outlives the answer of its call, unless a copy of the message went back to its queue meanwhile, or
+the call was parked: what was decided is known for longer, and counts once, though its agent can send it again."""
 
 _RECORD = f"""
     local function record(stream, text, limit)
@@ -193,7 +127,7 @@ ANSWER_CHECK = (
     _LEASE
     + _RECORD
     + """
-    local state, current, taken = unpack(redis.call('HMGET', marker, 'mark', 'owner', 'taken'))
+    local state, current, taken, resumed = unpack(redis.call('HMGET', marker, 'mark', 'owner', 'taken', 'resumed'))
     if state == 'begun' and current ~= owner and current ~= begins_as then return {0, ''} end
     local is_recorded_here = state or taken or redis.call('EXISTS', withdrawn) == 0
     redis.call('HDEL', unacked, tag)
@@ -207,7 +141,7 @@ ANSWER_STORE = """
     redis.call('PUBLISH', key, result)
     redis.call('PUBLISH', channel, result)
     redis.call('HSET', marker, 'mark', 'answered')
-    redis.call('EXPIRE', marker, is_leased and ended_ttl_s or marker_ttl_s)
+    redis.call('EXPIRE', marker, is_leased and not resumed and ended_ttl_s or marker_ttl_s)
     """
 """In Lua, storing an answer: what `answer` does next, before it writes the audit entry."""
 ANSWER_RECORD = """
@@ -255,14 +189,14 @@ def store_unless_known(*, tag: str, key: Key, result: str | bytes, ttl_s: int, c
     _LEASE,
     _RECORD,
     """
-    local state, taken = unpack(redis.call('HMGET', marker, 'mark', 'taken'))
+    local state, taken, resumed = unpack(redis.call('HMGET', marker, 'mark', 'taken', 'resumed'))
     local is_withdrawn = not state and redis.call('EXISTS', withdrawn) == 1
     local is_recorded_here = taken or not is_withdrawn
     redis.call('HDEL', unacked, tag)
     local is_leased = redis.call('ZREM', leases, lease) == 1
     if is_withdrawn then redis.call('HDEL', marker, 'taken')  -- when this is sent twice, it is recorded once
     else redis.call('HSET', marker, 'mark', 'answered') end
-    redis.call('EXPIRE', marker, is_leased and ended_ttl_s or marker_ttl_s)
+    redis.call('EXPIRE', marker, is_leased and not resumed and ended_ttl_s or marker_ttl_s)
     if state == 'answered' or not is_recorded_here then return {0, ''} end
     return {1, record(audit, entry, limit)}
     """,
@@ -310,7 +244,7 @@ def record_dead_letter(*, tag: str, entry: str, limit: int) -> tuple[int, bytes]
     ANNOUNCE,
     """
     if redis.call('ZREM', leases, lease) == 0 then return 0 end
-    local in_flight = redis.call('HGET', unacked, tag)
+    local in_flight = entry_of(tag, home)
     if not in_flight then return 0 end
     local queue, _, message = split_entry(in_flight)
     if not message then return 0 end
@@ -343,7 +277,7 @@ def requeue(*, home: str, tag: str) -> int: ...
     if not has_entry then return 1 end
     redis.call('HINCRBY', marker, 'deliveries', -1)
     redis.call('HDEL', marker, 'suspect', 'taken')  -- as in `requeue`
-    redis.call('EXPIRE', marker, marker_ttl_s)
+    redis.call('EXPIRE', marker, marker_ttl_s + math.ceil(due - now))
     return 1
     """,
 )
@@ -398,3 +332,9 @@ def withdraw(*, tag: str, home: str, cancel_ttl_s: int) -> tuple[bytes, int]: ..
     """,
 )
 def purge(*lists: Key, home: str) -> int: ...
+
+
+def isolation(tag: str) -> tuple[tuple[Any, ...], ...]:
+    """The commands after which a call counts as isolated."""
+    marker = keys.call_marker(tag)
+    return ("HSET", marker, "suspect", 1), ("EXPIRE", marker, MARKER_TTL_S)

@@ -7,8 +7,9 @@ enough.
 from dataclasses import dataclass
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.entries import ANNOUNCE, ENTRIES, MARKER_TTL_S
 from tarsy_tasks.broker.script import NOW, Table, constants, script
-from tarsy_tasks.broker.steps import ANNOUNCE, ENTRIES, KEYS, MARKER_TTL_S
+from tarsy_tasks.broker.steps import KEYS
 from tarsy_tasks.broker.task_headers import LONGEST_NAME
 
 __all__ = ["DEAD_LETTER_TTL_S", "MAX_DELIVERIES", "Swept", "sweep"]
@@ -31,6 +32,8 @@ class Swept:
             before it could report them.
         garbage: Tags and queues of messages that still wait at their garbage time, 10 minutes after their deadline:
             their agents have not withdrawn them, and are gone.
+        dropped: Tags of messages of bound agents that were never taken, and are in no queue: nothing says that it was
+            their agent that wrote what is in the in-flight table.
         is_crowded: Many names were listed as queues that have no messages, or as messages that do not exist; the next
             sweep removes more of them.
     """
@@ -38,6 +41,7 @@ class Swept:
     restored: tuple[str, ...] = ()
     dead_letters: tuple[str, ...] = ()
     garbage: tuple[tuple[str, str], ...] = ()
+    dropped: tuple[str, ...] = ()
     is_crowded: bool = False
 
 
@@ -70,10 +74,10 @@ class Swept:
     if now - swept_at > quiet_s or swept_at > now + 1 then
         -- Redis was down or frozen, or nobody swept: leases could not be renewed, and their owners may be alive.
         redis.call('HSET', sweeps, 'quiet_until', now + quiet_s)
-        return {{}, {}, {}, {}, 0}
+        return {{}, {}, {}, {}, {}, 0}
     end
-    if quiet_until and now < tonumber(quiet_until) then return {{}, {}, {}, {}, 0} end
-    local restored, garbage, homes = {}, {}, {}
+    if quiet_until and now < tonumber(quiet_until) then return {{}, {}, {}, {}, {}, 0} end
+    local restored, garbage, homes, dropped = {}, {}, {}, {}
     local function put_back(tag, entry, queue, is_to_blame)
         local name, rest, message = string.match(entry, '^([^\n]*)(\n[^\n]*\n(.*))$')
         local list = named_queue(name, queue)
@@ -99,7 +103,7 @@ class Swept:
     for _, lease in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now - lease_s, 'LIMIT', 0, sweep_limit)) do
         redis.call('ZREM', leases, lease)
         local home, tag = string.match(lease, '^([^\n]*)\n(.*)$')
-        local entry = tag and redis.call('HGET', unacked, tag)
+        local entry = tag and entry_of(tag, home)
         if entry then
             local deliveries, is_isolated = unpack(redis.call('HMGET', marker_prefix .. tag, 'deliveries', 'suspect'))
             local count = tonumber(deliveries) or 0
@@ -107,7 +111,7 @@ class Swept:
         end
     end
     local function look(tag, home, place)
-        local entry = redis.call('HGET', unacked, tag)
+        local entry = entry_of(tag, home)
         if not entry then
             redis.call('ZREM', place, tag)
             return false
@@ -127,6 +131,10 @@ class Swept:
             or redis.call('LPOS', queue, message, 'RANK', -1, 'MAXLEN', search_limit) then
             redis.call('ZADD', place, now, tag)  -- it waits: the next look is a lease later
             pcall(announce, home)
+        elseif not was_taken(tag, home) then
+            redis.call('HDEL', unacked, tag)
+            redis.call('ZREM', place, tag)
+            dropped[#dropped + 1] = string.sub(tag, 1, longest_name)
         else
             -- Popped for a connection that broke; or it ended its worker before that could take it.
             local pops = redis.pcall('HINCRBY', marker_prefix .. tag, 'lost_pops', 1)
@@ -160,10 +168,10 @@ class Swept:
     redis.call('EXPIRE', queues, marker_ttl_s)
     local is_crowded = spare <= 0 or (#empty > 0 and redis.call('ZCARD', queues) > most_queues)
     local aside = redis.call('ZRANGEBYSCORE', dead_letters, now - reported_s, '+inf')
-    return {restored, aside, garbage, homes, is_crowded and 1 or 0}
+    return {restored, aside, garbage, homes, dropped, is_crowded and 1 or 0}
     """,
     known=KEYS,
 )
 def sweep(
     *, served: Table, lease_s: float, quiet_s: float
-) -> tuple[list[bytes], list[bytes], list[bytes], list[bytes], int]: ...
+) -> tuple[list[bytes], list[bytes], list[bytes], list[bytes], list[bytes], int]: ...

@@ -23,6 +23,7 @@ unavailable, and no tool ran; no answer, and the tool may have run."""
 _MODULES = {
     "acl": "acl",
     "alive": "probes",
+    "answer": "answer",
     "approve": "inbox",
     "audit": "audit",
     "auth": "auth",

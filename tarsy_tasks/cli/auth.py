@@ -200,7 +200,7 @@ def _find_target(name: str) -> _Target:
     if server is None:
         raise ConfigError(f"there is no MCP server {name} in the configuration")
     if not _signs_in(server):
-        raise ConfigError(f'nobody signs in to {name}: its `auth` is not {{"type": "oauth"}}')
+        raise ConfigError(f'{name} has no sign-in: its `auth` is not {{"type": "oauth"}}')
     resolved = resolve_variables(server, os.environ)
     known_secrets.add(resolved.secrets)
     assert resolved.url is not None
@@ -242,7 +242,7 @@ def _describe(target: _Target, exchange: RedisExchange, sealer: Sealer | None) -
     sign_in = found.sign_in
     expires_at = sign_in.expires_at
     is_over = sign_in.refresh_token is None and expires_at is not None and expires_at <= found.now
-    why = sign_in.find_conflict(target.url, target.auth) or (is_over and (sign_in.ended or _EXPIRED))
+    why = sign_in.find_conflict(target.url, target.auth) or sign_in.ended or (is_over and _EXPIRED)
     return {
         **row,
         "status": f"sign in again: {why}" if why else "signed in",

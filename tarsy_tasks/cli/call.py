@@ -9,7 +9,7 @@ import click
 import tarsy_tasks
 from tarsy_tasks.cli import FAILED, MAY_HAVE_RUN, OK, UNAVAILABLE
 from tarsy_tasks.cli.known_names import complete_tool
-from tarsy_tasks.cli.output import console, json_option, notes, print_json
+from tarsy_tasks.cli.output import console, counted, json_option, notes, print_json
 from tarsy_tasks.priorities import NORMAL, PRIORITIES, Priority
 from tarsy_tasks.telemetry.printable import make_visible
 
@@ -90,7 +90,7 @@ def print_result(result: "ToolResult") -> None:
         notes.print(f"{result.outcome} {result.error_code}", style="red")
     if console.is_terminal:
         source = ", cached" if result.cached else ""
-        notes.print(f"{result.duration_s:.3g} s, {len(result.attachments)} attachments{source}", style="dim")
+        notes.print(f"{result.duration_s:.3g} s, {counted(len(result.attachments), 'attachment')}{source}", style="dim")
 
 
 def exit_code(result: "ToolResult") -> int:

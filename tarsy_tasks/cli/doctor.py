@@ -60,9 +60,12 @@ def _patiently(findings: Iterable[Finding]) -> Iterator[Finding]:
 def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
     """The checks in their order, each with the exit code of an error in it."""
     from tarsy_tasks.broker.binding import decide_binding
+    from tarsy_tasks.config import load_config
     from tarsy_tasks.config.inheritance import Inheritance
+    from tarsy_tasks.config.record import find_record
     from tarsy_tasks.doctor.broker import check_binding, check_broker, check_url, connect
     from tarsy_tasks.doctor.configuration import check_configuration
+    from tarsy_tasks.doctor.configuration_record import check_record
     from tarsy_tasks.doctor.deployment import check_deployment
     from tarsy_tasks.doctor.machine import check_machine
     from tarsy_tasks.doctor.policy import check_policy, check_users
@@ -72,9 +75,11 @@ def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
     from tarsy_tasks.doctor.settings_file import check_settings_file
     from tarsy_tasks.doctor.task_signals import check_task_signals
     from tarsy_tasks.settings import load_settings
+    from tarsy_tasks.worker.transport.provided_credentials import build_credential_source
 
     try:
         settings = load_settings()
+        credentials = build_credential_source(settings)
     except ConfigError as error:
         yield USAGE, [Finding.error("environment", str(error), "correct the variable")]
         return
@@ -102,6 +107,8 @@ def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
             try:
                 # As lists: Redis may fail in the middle.
                 yield FAILED, list(check_broker(redis, is_temporary=is_temporary))
+                if config is not None and (record := find_record(load_config)) is not None:
+                    yield FAILED, list(check_record(record, redis, url))
                 yield FAILED, list(check_deployment(redis, servers))
                 if policy is not None:
                     yield FAILED, list(check_users(policy, redis, decide_binding(settings.canvas, [url]), names))
@@ -109,7 +116,7 @@ def _examine() -> Iterator[tuple[int, Iterable[Finding]]]:
                 remedy = "check that Redis still runs, and its log"
                 yield UNAVAILABLE, [Finding.error("redis", f"it stopped answering: {error}", remedy)]
     inheritance = Inheritance(config.servers.values() if config is not None else (), (url,))
-    yield FAILED, check_starts(servers, inheritance, settings.agent_secrets)
+    yield FAILED, check_starts(servers, inheritance, credentials)
 
 
 def _print(finding: Finding) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from tarsy_tasks.cli.output import dump_json, notes
+from tarsy_tasks.cli.output import counted, dump_json, notes
 from tarsy_tasks.config import check_secrets, describe_unused
 from tarsy_tasks.config.importing import ImportedConfig, import_config
 from tarsy_tasks.errors import ConfigError
@@ -66,12 +66,14 @@ def write_import(path: Path, output: Path | None, secrets: str, *, force: bool) 
     except OSError as error:
         raise ConfigError(f"{error.filename or output}: cannot be written: {error.strerror}") from None
     _tell(path, check=output)
-    notes.print(f"{output}: written, {len(imported.data['mcpServers'])} servers", soft_wrap=True)  # pyright: ignore[reportArgumentType]
+    written = counted(len(imported.data["mcpServers"]), "server")  # pyright: ignore[reportArgumentType]
+    notes.print(f"{output}: written, {written}", soft_wrap=True)
     if env_file in files:
-        notes.print(f"{env_file}: {len(imported.secrets)} secrets, {len(imported.missing)} variables to fill in")
+        moved, missing = counted(len(imported.secrets), "secret"), counted(len(imported.missing), "variable")
+        notes.print(f"{env_file}: {moved}, {missing} to fill in")
         notes.print(f"before a worker starts: set -a; . {shlex.quote(str(env_file))}; set +a")
     elif files:
-        notes.print(f"{folder}: {len(files)} secrets, a file each")
+        notes.print(f"{folder}: {counted(len(files), 'secret')}, a file each")
 
 
 def _tell(path: Path, check: Path) -> None:

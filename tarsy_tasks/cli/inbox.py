@@ -12,12 +12,14 @@ from tarsy_tasks.broker.parked_views import TASK
 from tarsy_tasks.cli import FAILED
 from tarsy_tasks.cli.broker import broker
 from tarsy_tasks.cli.output import console, counted, json_option, local_time, notes, print_json, print_table
-from tarsy_tasks.telemetry.decision_texts import DECISION_TEXTS, DONE, LONGEST_NAME, LONGEST_WHY
+from tarsy_tasks.questions import INPUT_REQUIRED
+from tarsy_tasks.telemetry.decision_texts import DECISION_TEXTS, DONE, LONGEST_NAME, LONGEST_WHY, describe_sender
 from tarsy_tasks.telemetry.printable import make_visible
 
-__all__ = ["approve", "deny", "inbox"]
+__all__ = ["approve", "clean_name", "deny", "inbox"]
 
 _SHORT_CHARS = 60
+_REASONS = {"approval": "approval", INPUT_REQUIRED: "answers"}
 
 
 @click.command()
@@ -25,16 +27,17 @@ _SHORT_CHARS = 60
 @click.option("--tasks", is_flag=True, help="Instead, the calls that wait for tasks of MCP servers.")
 @json_option
 def inbox(limit: int, *, tasks: bool, as_json: bool) -> None:
-    """List the calls that wait for a person, those first that expire first. See `approve` and `deny`."""
+    """List the calls that wait for people, those first that expire first. See `approve`, `deny` and `answer`."""
     with broker() as redis:
         found, total = parked_calls.load_waiting(redis, limit, for_tasks=tasks)
     if as_json:
         print_json({"calls": [_as_json(view) for view in found], "parked": total})
         return
-    columns = ("id", "tool", "arguments", "agent", "waits until", "task of the server" if tasks else "approved by")
-    print_table(columns, map(_row, found), nothing=f"nothing waits for a {'task' if tasks else 'person'}")
+    last = "task of the server" if tasks else "approved by"
+    columns = ("id", "waits for", "tool", "arguments or question", "agent", "waits until", last)
+    print_table(columns, map(_row, found), nothing=f"no calls wait for {'tasks of servers' if tasks else 'people'}")
     if len(found) == limit < total:
-        notes.print(f"of {counted(total, 'call')} that are parked; --limit shows more")
+        notes.print(f"of {counted(total, 'parked call')}; --limit shows more")
 
 
 _id = click.argument("task_id", metavar="ID")
@@ -48,7 +51,7 @@ _by = click.option("--as", "by", default="", metavar="NAME", help="Who decides; 
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 def approve(task_id: str, by: str, why: str, *, yes: bool, as_json: bool) -> None:
-    """Approve a call that waits in the inbox; it runs then, once, as it is shown. Exit code 1 when it does not."""
+    """Approve a call of the inbox; it then runs, once, as shown. Exit code 1 when it was not approved."""
     _decide(task_id, by, why, is_approved=True, asks=not (yes or as_json), as_json=as_json)
 
 
@@ -58,16 +61,14 @@ def approve(task_id: str, by: str, why: str, *, yes: bool, as_json: bool) -> Non
 @click.option("--why", default="", help="The reason, for the agent and the audit.")
 @json_option
 def deny(task_id: str, by: str, why: str, *, as_json: bool) -> None:
-    """Deny a call that waits in the inbox; its agent gets the reason. Exit code 1 when it is not denied."""
+    """Deny a call of the inbox; its agent gets the reason. Exit code 1 when it was not denied."""
     _decide(task_id, by, why, is_approved=False, asks=False, as_json=as_json)
 
 
 def _decide(task_id: str, by: str, why: str, *, is_approved: bool, asks: bool, as_json: bool) -> None:
-    by = " ".join((by or _login_name()).split())
-    if not by or len(by) > LONGEST_NAME or len(why) > LONGEST_WHY:
-        raise click.UsageError(
-            f"--as takes a name of up to {LONGEST_NAME} characters, --why a reason of up to {LONGEST_WHY}"
-        )
+    by = clean_name(by)
+    if len(why) > LONGEST_WHY:
+        raise click.UsageError(f"--why takes a reason of up to {LONGEST_WHY} characters")
     with broker() as redis:
         view = parked_calls.load(redis, task_id)
         if view is not None and asks:
@@ -86,6 +87,14 @@ def _decide(task_id: str, by: str, why: str, *, is_approved: bool, asks: bool, a
         raise click.exceptions.Exit(FAILED)
 
 
+def clean_name(by: str) -> str:
+    """Who decides or answers: as they say, or else their login name."""
+    by = " ".join((by or _login_name()).split())
+    if not by or len(by) > LONGEST_NAME:
+        raise click.UsageError(f"--as takes a name of up to {LONGEST_NAME} characters")
+    return by
+
+
 def _login_name() -> str:
     try:
         return getpass.getuser()
@@ -98,12 +107,18 @@ def _row(view: ParkedCallView) -> tuple[str, ...]:
     needs = f" ({len(view.approvals)} of {view.needs})" if view.needs > 1 else ""
     return (
         view.id,
+        _REASONS.get(view.reason, view.reason),
         f"{about.get('server', '')}.{about.get('tool', '')}",
-        str(about.get("arguments", ""))[:_SHORT_CHARS],
-        str(about.get("principal") or about.get("agent_id", "")),
+        (_questions(view) or str(about.get("arguments", "")))[:_SHORT_CHARS],
+        describe_sender(about.get("principal", ""), about.get("agent_id", "")),
         local_time(view.until),
         view.message[:_SHORT_CHARS] if view.reason == TASK else ", ".join(view.approvals) + needs,
     )
+
+
+def _questions(view: ParkedCallView) -> str:
+    questions: list[dict[str, Any]] = view.about.get("questions", [])
+    return "; ".join(str(each.get("message", "")) for each in questions)
 
 
 def _as_json(view: ParkedCallView) -> dict[str, Any]:
@@ -115,6 +130,7 @@ def _as_json(view: ParkedCallView) -> dict[str, Any]:
         **{name: about.get(name, "") for name in ("title", "arguments", "agent_id", "run_id", "principal")},
         "asked_at": local_time(float(about.get("at", 0)), "T"),
         "expires_at": local_time(view.until, "T"),
+        "questions": about.get("questions", []),
         "digest": view.digest,
         "approvers": view.needs,
         "approved_by": list(view.approvals),

@@ -9,8 +9,9 @@ from redis.exceptions import RedisError
 from tarsy_tasks.cli import FAILED, UNAVAILABLE
 from tarsy_tasks.cli.output import json_option, notes, print_json
 from tarsy_tasks.cli.run_files import explain_missing_stack
+from tarsy_tasks.run_dir import run_dir
 from tarsy_tasks.telemetry.printable import make_visible
-from tarsy_tasks.telemetry.probes import STALE_S, ProbeFiles, find_workers, run_dir
+from tarsy_tasks.telemetry.probes import STALE_S, ProbeFiles, find_workers
 
 __all__ = ["alive", "ready"]
 

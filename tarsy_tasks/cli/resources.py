@@ -1,5 +1,6 @@
 """`tarsy-tasks resources`: what the servers offer to read; and `tarsy-tasks read`: reading it."""
 
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from tarsy_tasks.cli import UNAVAILABLE
 from tarsy_tasks.cli.asking import ask_servers, build_executor, read_pairs, report_failed
 from tarsy_tasks.cli.call import exit_code, print_result
 from tarsy_tasks.cli.known_names import complete_server
-from tarsy_tasks.cli.output import json_option, notes, print_json, print_table
+from tarsy_tasks.cli.output import dump_json, json_option, notes, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from tarsy_tasks import ResourceDefinition, ResourceTemplate, ToolExecutor
@@ -58,6 +59,33 @@ def list_resources(servers: tuple[str, ...], timeout_s: float, *, as_json: bool)
         report_failed(failed)
     if failed:
         raise click.exceptions.Exit(UNAVAILABLE)
+
+
+@resources.command("watch")
+@click.argument("uri")
+@click.option("--server", shell_complete=complete_server, help="Whose resource it is; needed if there are several.")
+@click.option("--count", type=click.IntRange(1), help="End after so many changes.")
+@click.option("--timeout", "timeout_s", default=60.0, show_default=True, help="Seconds to wait until it is watched.")
+@json_option
+def watch_resource(uri: str, server: str | None, count: int | None, timeout_s: float, *, as_json: bool) -> None:
+    """Print each change of the resource at URI, until Ctrl-C. With --json, each is a line."""
+    from tarsy_tasks.errors import CallError, OutcomeError
+
+    try:
+        with build_executor(timeout_s) as executor, executor.watch_resource(uri, server=server) as watch:
+            notes.print(Text(f"watching {uri}"), style="dim")
+            for change in islice(watch, count):
+                if as_json:
+                    click.echo(dump_json(change.model_dump(mode="json")))
+                else:
+                    print_line([change.uri, "changed" if change.is_certain else "may have changed"])
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    except OutcomeError as error:
+        notes.print(Text(error.result.content))
+        raise click.exceptions.Exit(exit_code(error.result)) from None
+    except CallError as error:
+        raise click.ClickException(str(error)) from None
 
 
 @click.command()

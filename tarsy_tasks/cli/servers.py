@@ -11,6 +11,7 @@ import click
 import tarsy_tasks
 from tarsy_tasks.catalogue import ListedServer, ToolCatalogue
 from tarsy_tasks.cli import UNAVAILABLE
+from tarsy_tasks.cli.configuration_record import export, history, publish
 from tarsy_tasks.cli.known_names import complete_server
 from tarsy_tasks.cli.new_server import new
 from tarsy_tasks.cli.output import busy, json_option, notes, print_json, print_table
@@ -132,6 +133,9 @@ def reload(*, as_json: bool) -> None:
 
 
 servers.add_command(new)
+servers.add_command(publish)
+servers.add_command(export)
+servers.add_command(history)
 
 
 def _build_entry(command: Sequence[str], url: str | None, env: Sequence[str], entry: str | None) -> dict[str, Any]:
@@ -156,9 +160,9 @@ def _report(
 ) -> None:
     if as_json:
         about = {"about": source.about} if source is not None else {}
-        print_json({"server": name, "change": what, "path": str(operator.path), "digest": digest, **about})
+        print_json({"server": name, "change": what, "path": operator.place, "digest": digest, **about})
         return
-    click.echo(f"{operator.path}: {what} {name}; it is {digest} now. Workers that read this file take it within 5 s")
+    click.echo(f"{operator.place}: {what} {name}; it is {digest} now. Workers that read it take it within 5 s")
     for line in source.describe() if source is not None else ():
         click.echo(line)
 

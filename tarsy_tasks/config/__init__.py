@@ -8,7 +8,10 @@
     problems      the wording of errors; `json_schema` is the schema for editors
     variables     references to variables and files; `resolved` is a server with their values
     secret_places where a server's configuration has secrets
+    record        the configuration in Redis; `editing` and `record_editing` change a file, or that, for operators
     inheritance   which of the worker's environment variables a server's process inherits
+    importing     a client's file in our form; `editing`, `presets` and `server_json` change and add servers
+    following     for processes that only need to know the servers; `watch` notices changes of files
 
 Agents import this package, so it imports neither `yaml` nor `mcp` nor `celery`.
 """

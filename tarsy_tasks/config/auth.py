@@ -40,7 +40,7 @@ class ApiKeyAuth(Model):
 
 
 class OAuthAuth(Model):
-    """How a client of an authorization server proves who it is."""
+    """How a client of an authorization server authenticates."""
 
     client_secret: SecretLine | None = Field(
         default=None, repr=False, description="The client secret, preferably as a reference such as `${CLIENT_SECRET}`."
@@ -52,12 +52,12 @@ class OAuthAuth(Model):
     signing_algorithm: Line | None = Field(default=None, description="Of the private key; its usual one by default.")
     client_auth: Literal["basic", "post", "private_key_jwt"] | None = Field(
         default=None,
-        description="How the client proves who it is: the secret as HTTP Basic (default) or in the form, or the key.",
+        description="How the client authenticates: the secret as HTTP Basic (default) or in the form, or the key.",
     )
 
     @property
     def method(self) -> Literal["none", "basic", "post", "private_key_jwt"]:
-        """How the client proves who it is."""
+        """How the client authenticates."""
         if self.client_auth is not None:
             return self.client_auth
         if self.private_key is not None:
@@ -115,7 +115,8 @@ class OAuthSignIn(OAuthAuth):
     )
     scopes: list[Line] = Field(default_factory=list, description="The scopes to ask for; by default what it names.")
     redirect_port: Annotated[int, Field(ge=1, le=65535)] | None = Field(
-        default=None, description="The port of the redirect address on 127.0.0.1, if it was registered. Default: any."
+        default=None,
+        description="The port of the registered redirect address on 127.0.0.1. Default: any free port.",
     )
 
     @model_validator(mode="after")

@@ -168,14 +168,13 @@ DIALECTS: tuple[Dialect, ...] = (
         "Gemini CLI",
         keys={
             "httpUrl": at("url"),
-            "tcp": at("url"),
             "includeTools": all_tools,
             "excludeTools": all_tools,
             "oauth": sign_in,
             "targetAudience": sign_in,
             "targetServiceAccount": sign_in,
         },
-        ignored="trust extensionName authProviderType extension",
+        ignored="trust extensionName authProviderType extension tcp",
         file_keys="selectedAuthType theme preferredEditor autoAccept contextFileName sandbox coreTools excludeTools "
         "allowMCPServers excludeMCPServers checkpointing telemetry usageStatisticsEnabled fileFiltering general ui "
         "security tools model context advanced experimental mcp privacy output ide hooks extensions bugCommand "

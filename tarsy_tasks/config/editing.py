@@ -33,10 +33,14 @@ class ServersFile:
     Args:
         path: The file; a link is followed.
         check: Raises `ConfigError` for the path of a new configuration that must not be used.
+
+    Attributes:
+        place: Where it is, for messages.
     """
 
     def __init__(self, path: Path, check: Callable[[Path], object]) -> None:
         self.path = path.resolve()
+        self.place = str(self.path)
         self._check = check
 
     def digest(self) -> str:
@@ -57,7 +61,7 @@ class ServersFile:
 
         def change(servers: dict[str, Any]) -> None:
             if name in servers and not replace:
-                raise ConfigError(f"{self.path}: there is a server `{name}` already; remove it first, or replace it")
+                raise ConfigError(f"{self.place}: there is a server `{name}` already; remove it first, or replace it")
             servers[name] = dict(entry)
 
         return self._edit(change, digest)
@@ -85,21 +89,23 @@ class ServersFile:
 
     def _require(self, name: str, servers: Mapping[str, Any]) -> None:
         if name not in servers:
-            raise ConfigError(f"{self.path}: server `{name}` is not in it; {suggest(name, servers)}")
+            raise ConfigError(f"{self.place}: server `{name}` is not in it; {suggest(name, servers)}")
 
     def _edit(self, change: Callable[[dict[str, Any]], None], digest: str | None) -> str:
         with self._locked():
             before = self._read()
             if digest is not None and digest != _digest_of(before):
-                raise ConfigError(
-                    f"{self.path}: somebody has changed it since you read it (it is {_digest_of(before)} now, not "
-                    f"{digest}), so nothing was written; look at it again and repeat the change"
-                )
+                raise self._build_changed_error(_digest_of(before), digest)
             data = self._parse(before)
             change(data[_ROOT])
             text = (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode()
-            self._replace(before, text)
-        return _digest_of(text)
+            return self._replace(before, text)
+
+    def _build_changed_error(self, found: str, expected: str) -> ConfigError:
+        return ConfigError(
+            f"{self.place}: somebody has changed it since you read it (it is {found} now, not {expected}), so nothing "
+            "was written; look at it again and repeat the change"
+        )
 
     def _parse(self, raw: bytes) -> dict[str, Any]:
         try:
@@ -109,7 +115,7 @@ class ServersFile:
             servers = data = None
         if not isinstance(servers, dict) or len(data.keys() & {"mcp", "servers", "mcp_servers"}):
             raise ConfigError(
-                f"{self.path}: only plain JSON with `{_ROOT}`, without comments, is changed by commands; what else it "
+                f"{self.place}: only plain JSON with `{_ROOT}`, without comments, is changed by commands; what else it "
                 "says would be lost. Edit it yourself: workers take it when it is saved. `tarsy-tasks config import` "
                 "makes such a file of any other"
             )
@@ -120,13 +126,13 @@ class ServersFile:
         try:
             descriptor = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise ConfigError(f"{self.path}: its directory cannot be opened: {error.strerror}") from None
+            raise ConfigError(f"{self.place}: its directory cannot be opened: {error.strerror}") from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
         except BlockingIOError:
             raise ConfigError(
-                f"{self.path}: somebody else is changing it at this moment, so nothing was written; repeat the change"
+                f"{self.place}: somebody else is changing it at this moment, so nothing was written; repeat the change"
             ) from None
         finally:
             os.close(descriptor)
@@ -136,9 +142,19 @@ class ServersFile:
         try:
             return self.path.read_bytes()
         except OSError as error:
-            raise ConfigError(f"{self.path}: cannot be read: {error.strerror}") from None
+            raise ConfigError(f"{self.place}: cannot be read: {error.strerror}") from None
 
-    def _replace(self, before: bytes, text: bytes) -> None:
+    def _check_new(self, new: Path) -> None:
+        """Whether a new configuration may take the place of this one. Raises `ConfigError`."""
+        try:
+            load_config(new)
+            self._check(new)
+        except ConfigError as error:
+            found = str(error).replace(str(new), self.place)
+            raise ConfigError(f"the change is not valid, so nothing was written: {found}") from None
+
+    def _replace(self, before: bytes, text: bytes) -> str:
+        """Write it, if it is valid and the file is still as it was before. Returns its digest."""
         new = self.path.with_name(f".{self.path.stem}.{secrets.token_hex(4)}{self.path.suffix}")
         try:
             old = self.path.stat()
@@ -149,20 +165,16 @@ class ServersFile:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            try:
-                load_config(new)
-                self._check(new)
-            except ConfigError as error:
-                found = str(error).replace(str(new), str(self.path))
-                raise ConfigError(f"the change is not valid, so nothing was written: {found}") from None
+            self._check_new(new)
             if self.path.read_bytes() != before:  # by an editor, which takes no lock
-                raise ConfigError(f"{self.path}: somebody has changed it meanwhile, so nothing was written; repeat it")
+                raise ConfigError(f"{self.place}: somebody has changed it meanwhile, so nothing was written; repeat it")
             new.replace(self.path)
         except OSError as error:
-            raise ConfigError(f"{self.path}: cannot be written: {error.strerror}") from None
+            raise ConfigError(f"{self.place}: cannot be written: {error.strerror}") from None
         finally:
             with suppress(OSError):
                 new.unlink()
+        return _digest_of(text)
 
 
 def _digest_of(raw: bytes) -> str:

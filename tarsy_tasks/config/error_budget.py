@@ -24,6 +24,6 @@ class ErrorBudget(Model):
         allow_inf_nan=False, description="The share of its calls that may fail, between 0 and 1."
     )
     window_s: float = Field(
-        default=60, ge=10, le=3600, allow_inf_nan=False, description="The calls of so many seconds count."
+        default=60, ge=10, le=3600, allow_inf_nan=False, description="The calls of the last so many seconds count."
     )
     min_calls: int = Field(default=20, ge=2, description="With fewer calls in the window it is not suspended.")

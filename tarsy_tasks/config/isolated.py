@@ -17,17 +17,19 @@ class Isolated(Model):
         ge=1,
         le=_DAY_S,
         allow_inf_nan=False,
-        description="After so many seconds without a call the session of a run is closed.",
+        description="Seconds without a call after which the session of a run is closed.",
     )
     restart: bool = Field(
         default=False,
         description="Whether a session that was lost is replaced without notice; by default the next call of the run "
         "fails with SESSION_LOST, once.",
     )
-    max_sessions: int = Field(default=200, ge=1, description="How many there are at once, over all workers.")
+    max_sessions: int = Field(default=200, ge=1, description="At most so many at once, in all workers.")
     max_per_agent: int = Field(
-        default=100, ge=1, description="How many of them are of one agent; all that are not verified count as one."
+        default=100,
+        ge=1,
+        description="At most so many for one agent; all that are not verified count as one.",
     )
     max_per_worker: int = Field(
-        default=50, ge=1, description="How many of them one worker process has; further runs wait."
+        default=50, ge=1, description="At most so many of them in one worker process; further runs wait."
     )

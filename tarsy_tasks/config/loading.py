@@ -15,6 +15,7 @@ from tarsy_tasks.config.agent_credentials import AgentCredentials
 from tarsy_tasks.config.approval import Approval
 from tarsy_tasks.config.auth import AUTH_MODELS
 from tarsy_tasks.config.cache import Cache
+from tarsy_tasks.config.elicitation import Elicitation
 from tarsy_tasks.config.entries import ServerEntry
 from tarsy_tasks.config.error_budget import ErrorBudget
 from tarsy_tasks.config.file import ConfigFile, read_config_file
@@ -188,6 +189,8 @@ def _known_keys(loc: KeyPath) -> Iterable[str]:
             return [*Sandbox.model_fields]
         case ("approval",):
             return [*Approval.model_fields]
+        case ("elicitation",):
+            return [*Elicitation.model_fields]
         case ("auth", str(auth_type)):
             fields = AUTH_MODELS[auth_type].model_fields
             known = {field.alias or name for name, field in fields.items()}
@@ -197,14 +200,18 @@ def _known_keys(loc: KeyPath) -> Iterable[str]:
 
 
 def find_config_path() -> Path:
-    """The file to load: `TARSY_MCP_CONFIG`, else `mcp.json`, else `mcp.yaml` in the working directory.
+    """The file to load: `TARSY_MCP_CONFIG`, else `mcp.json`, else `mcp.yaml` in the working directory. With
+    `TARSY_MCP_CONFIG=redis`, the copy of the configuration in Redis, brought up to date.
 
     Raises:
         ConfigError: There is no file.
     """
     # pydantic-settings is slow to import, and not needed when the path is given.
+    from tarsy_tasks.config.record import find_record
     from tarsy_tasks.settings import load_settings
 
+    if (record := find_record(load_config)) is not None:
+        return record.find_copy()
     if (configured := load_settings().mcp_config) is not None:
         if not os.path.exists(configured):  # noqa: PTH110  Path.exists raises where a directory may not be searched
             raise ConfigError(f"{configured}: the file does not exist or is not accessible; TARSY_MCP_CONFIG names it")

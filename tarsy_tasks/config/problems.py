@@ -158,8 +158,8 @@ def _describe(details: ErrorDetails) -> str:
     if kind in ("greater_than", "finite_number"):
         return f"found {str(found)[:40]}, expected a finite number greater than 0"
     if kind in ("greater_than_equal", "less_than_equal"):
-        bound = f"at least {context['ge']:g}" if "ge" in context else f"at most {context['le']:g}"
-        return f"found {str(found)[:40]}, expected {bound}"
+        bound = f"at least {context['ge']}" if "ge" in context else f"at most {context['le']}"
+        return f"found {str(found)[:40]}, expected {bound.removesuffix('.0')}"
     if kind in ("string_too_short", "too_short"):
         return "found an empty value, expected at least one character"
     if kind == "literal_error":

@@ -252,6 +252,8 @@ def _why_left_out(pattern: str, raw: Mapping[str, JsonValue]) -> str:
     assert isinstance(inner, Mapping)
     if reason := next((why for scheme, why in FOREIGN_SCHEMES.items() if _has_scheme(inner, scheme)), ""):
         return reason
+    if "tcp" in inner and _ADDRESSES.isdisjoint(inner):  # as Gemini CLI names a WebSocket, with or without a scheme
+        return FOREIGN_SCHEMES["ws"]
     parts = [key for key, values in WITHOUT_SERVER.items() if inner.get(key) in values]
     if not _ADDRESSES.isdisjoint(inner) and "type" not in parts:
         return ""
@@ -267,7 +269,7 @@ def _has_scheme(entry: Mapping[str, JsonValue], scheme: str) -> bool:
     return any(
         isinstance(url := table.get(key), str) and url.lower().startswith(f"{scheme}://")
         for table in (entry, inner)
-        for key in (*_ADDRESSES, "tcp")
+        for key in _ADDRESSES
     )
 
 

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from pydantic import SecretStr
+from pydantic import JsonValue, SecretStr
 
 from tarsy_tasks.config.problems import KeyPath
 from tarsy_tasks.config.variables import find_references, has_references, written_text
@@ -22,7 +22,9 @@ from tarsy_tasks.masking.rules.tokens import TOKENS
 if TYPE_CHECKING:
     from tarsy_tasks.config.servers import ServerConfig
 
-__all__ = ["Secret", "find_exposed", "find_secrets", "find_written", "is_secret_name", "show_secret"]
+__all__ = [
+    "Secret", "contains_secret", "find_exposed", "find_secrets", "find_written", "is_secret_name", "show_secret",
+]  # fmt: skip
 
 _RANDOM = re.compile(r"(?=\S*\d)(?=\S*[A-Za-z])\S{16,}")
 """The value of an ambiguous name, such as `SORT_KEY`, is a secret only if it looks like this."""
@@ -101,6 +103,19 @@ def find_written(server: "ServerConfig") -> Iterator[KeyPath]:
         written = written_text(text)
         if at not in seen and mask_text(written) != written:
             yield at
+
+
+def contains_secret(name: str, value: JsonValue) -> bool:
+    """Whether a value, wherever it is in a configuration, or one within it is a secret instead of a reference.
+
+    Args:
+        name: Its key.
+    """
+    if isinstance(value, dict):
+        return any(contains_secret(key, each) for key, each in value.items())
+    if isinstance(value, list):
+        return any(contains_secret(name, each) for each in value)
+    return isinstance(value, str) and next(_of_named((name,), name, written_text(value)), None) is not None
 
 
 def find_exposed(server: "ServerConfig") -> Iterator[KeyPath]:

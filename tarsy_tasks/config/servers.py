@@ -20,6 +20,7 @@ from tarsy_tasks.config.approval import Approval, ApprovalSetting
 from tarsy_tasks.config.auth import ApiKeyAuth, Auth
 from tarsy_tasks.config.by_tool import find_for_tool
 from tarsy_tasks.config.cache import Cache
+from tarsy_tasks.config.elicitation import Elicitation
 from tarsy_tasks.config.error_budget import ErrorBudget
 from tarsy_tasks.config.isolated import Isolated
 from tarsy_tasks.config.masking import Masking
@@ -220,6 +221,9 @@ class ServerConfig(Model):
         default_factory=Approval,
         description="Which calls a person has to approve before they are sent: `always`, `destructive`, `never`, or a "
         "mapping.",
+    )
+    elicitation: Elicitation = Field(
+        default_factory=Elicitation, description="How long calls wait for input that the server asks for."
     )
     masking: Masking = Field(
         default_factory=Masking, description="What is masked in results, errors and output of the server."

@@ -117,5 +117,5 @@ class CallData(_Calls, Data):
         with self.reading():
             call = await self.read_call(call_id)
         if call.entry is None and call.result is None and call.running is None and not call.failure:
-            raise HTTPError(404, "Unknown call: it has not ended yet, or its audit entry and result have expired.")
+            raise HTTPError(404, "Unknown call: it waits in its queue, or its audit entry and result have expired.")
         self.write(describe_call(call))

@@ -71,7 +71,7 @@ def describe_dead_letters(found: DeadLetterList) -> list[dict[str, Any]]:
 
 
 def describe_parked(view: ParkedCallView) -> dict[str, Any]:
-    """A call that waits for a person, or for a task of its server."""
+    """A call that waits for people, or for a task of its server."""
     return {
         "id": view.id,
         "reason": view.reason,

@@ -12,13 +12,13 @@ from pydantic import SecretStr
 from redis.exceptions import RedisError
 from tornado.web import HTTPError, RequestHandler, authenticated
 
-from tarsy_tasks.broker.parked_calls import Decided, ParkedCallView
-from tarsy_tasks.broker.parked_views import TASK
+from tarsy_tasks.broker.parked_calls import Decided
+from tarsy_tasks.broker.parked_views import TASK, ParkedCallView
 from tarsy_tasks.dashboard.describe import describe_parked
 from tarsy_tasks.dashboard.page_handlers import Data, Page
 from tarsy_tasks.dashboard.reader import DashboardReader
 from tarsy_tasks.telemetry.approval_links import is_signed
-from tarsy_tasks.telemetry.decision_texts import DECISION_TEXTS, LONGEST_NAME, LONGEST_WHY
+from tarsy_tasks.telemetry.decision_texts import DECISION_TEXTS, LONGEST_NAME, LONGEST_WHY, describe_sender
 
 __all__ = ["InboxData", "InboxPage", "ParkedPage"]
 
@@ -34,7 +34,7 @@ class InboxPage(Page):
                 found, tasks = await self.reader.inbox(), await self.reader.server_tasks()
             except RedisError as error:
                 state = self.with_outage(state, error)
-        self.show("inbox", state, found=found, tasks=tasks)
+        self.show("inbox", state, found=found, tasks=tasks, describe_sender=describe_sender)
 
 
 class InboxData(Data):
@@ -70,11 +70,11 @@ class ParkedPage(Page):
         if view is None:
             return
         if not self._may_decide(view):
-            raise HTTPError(403, "You may not decide here.")
+            raise HTTPError(403, "You are not allowed to decide this.")
         word, why = self.get_body_argument("decision", ""), self.get_body_argument("why", "")
         by = self._user or self.get_body_argument("name", "")
         if word not in ("approve", "deny") or not by.strip() or len(by) > LONGEST_NAME or len(why) > LONGEST_WHY:
-            raise HTTPError(400, "Say who you are, and approve or deny.")
+            raise HTTPError(400, "Enter your name, and approve or deny the call.")
         if self.get_body_argument("digest", "") != view.digest:
             await self._show_call(view, DECISION_TEXTS[Decided.CHANGED])
             return
@@ -83,6 +83,7 @@ class ParkedPage(Page):
 
     async def _show_call(self, view: ParkedCallView, said: str) -> None:
         state, may_decide = await self.reader.state(), self._may_decide(view) and not view.decision
+        may_decide = may_decide and view.reason == "approval"
         values: dict[str, Any] = {"each": view, "said": said, "user": self._user, "may_decide": may_decide}
         self.render_page("parked.html", view="inbox", state=state, **values)
 
@@ -98,15 +99,16 @@ class ParkedPage(Page):
             self._require_user()
             if self._finished:  # sent to the sign-in
                 return None
-        if view is None or view.reason == TASK:
-            raise HTTPError(404, "No call of this id waits for a person.")
+        if view is None:
+            raise HTTPError(404, "No call with this id waits for people.")
         return view
 
     async def _read(self, task_id: str) -> ParkedCallView | None:
         try:
-            return await self.reader.parked(task_id)
+            view = await self.reader.parked(task_id)
         except (RedisError, OSError) as error:
             raise HTTPError(503, "Redis cannot be read, so nothing was decided.") from error
+        return view if view is not None and view.reason != TASK else None  # of a task, people decide nothing
 
     @authenticated
     def _require_user(self) -> None:
@@ -119,6 +121,7 @@ class ParkedPage(Page):
         signature = self.get_query_argument("signature", "")
         return (
             view.needs == 1
+            and view.reason == "approval"
             and secret is not None
             and is_signed(signature, secret.get_secret_value(), view.id, view.digest)
         )
@@ -143,7 +146,7 @@ class ParkedPage(Page):
         server = state.snapshot.servers.get(str(view.about.get("server"))) if state.snapshot else None
         worker = min((record.worker for record in server.records), default=None) if server else None
         if worker is None:
-            raise HTTPError(409, "No worker serves this MCP server now, so nothing was decided. Try again later.")
+            raise HTTPError(409, "No worker serves this MCP server now, so nothing was decided. Start one first.")
         arguments = {"call": view.id, "digest": view.digest, "approve": is_approved, "by": by, "why": why}
         answers: Any = await self.application.blocking_runner.run(
             "mcp",

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from redis.exceptions import RedisError, ResponseError
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.parked_calls import ParkedCallView, load, load_waiting
+from tarsy_tasks.broker.parked_views import ParkedCallView, load, load_waiting
 from tarsy_tasks.dashboard.alerts import ShownAlert, read_alerts
 from tarsy_tasks.dashboard.dead_letters import DeadLetterList, read_dead_letters
 from tarsy_tasks.dashboard.limits import LimitView, read_limits
@@ -83,6 +83,7 @@ class CallDetails:
         result: The agent's result; None if it has expired or never existed.
         failure: What Celery stored in place of a result, masked; empty without one.
         running: What its worker reports while it runs.
+        parked: What it waits for, if it waits for a person.
     """
 
     task_id: str
@@ -90,6 +91,7 @@ class CallDetails:
     result: ToolResult | None
     failure: str = ""
     running: RunningCallReport | None = None
+    parked: ParkedCallView | None = None
 
     @property
     def steps(self) -> list[Step]:
@@ -285,7 +287,8 @@ class DashboardReader:
             call = self._build_call(task_id, entry, self._redis.get(keys.result_key(task_id)) if task_id else None)
             if call.entry is None and call.result is None:
                 running = (each for each in read_running(self._redis, []) if each.task_id == task_id)
-                return replace(call, running=next(running, None))
+                parked = self._attempt([], "", lambda: load(self._broker, task_id))
+                return replace(call, running=next(running, None), parked=parked)
             return call
 
         call = await self._run("call read", read)

@@ -30,7 +30,7 @@ _REMEDIES: Mapping[str, str] = {
     "config check",
     ErrorCode.TOO_MANY_SESSIONS: "All isolated sessions of the server are in use. Raise its `isolated` limits, add "
     "workers, or have runs close what they no longer need.",
-    ErrorCode.NO_CREDENTIAL: "Put the agent's credential into the directory of TARSY_AGENT_SECRETS; the text names it.",
+    ErrorCode.NO_CREDENTIAL: "Give the agent the credential that the text names.",
     ErrorCode.SERVER_REMOVED: "The server was removed from the configuration, or disabled. Agents that still call it "
     "need the new list of tools.",
     ErrorCode.AUDIT_UNAVAILABLE: "The audit is required and cannot be written. Check Redis and the audit file; the "

@@ -15,11 +15,13 @@ from tarsy_tasks.config import (
     find_config_path,
     load_config,
 )
+from tarsy_tasks.config.record import IN_REDIS
 from tarsy_tasks.config.secret_places import find_secrets
 from tarsy_tasks.config.variables import has_references
 from tarsy_tasks.doctor.finding import Finding
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.file_rights import find_rights
+from tarsy_tasks.settings import load_settings
 
 __all__ = ["check_configuration", "is_loopback"]
 
@@ -44,7 +46,7 @@ def _check(path: Path, config: Config) -> Iterator[Finding]:
     else:
         yield Finding.warning("configuration", f"{path}: no server is enabled", "add or enable one in `mcpServers`")
     others = [name for name in _FILES if Path(name).exists() and not Path(name).samefile(path)]
-    if others:
+    if others and load_settings().mcp_config != IN_REDIS:
         yield Finding.warning(
             "configuration",
             f"there are several files: {path} is read, {', '.join(others)} not",

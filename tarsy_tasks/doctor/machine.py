@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.doctor.finding import Finding
 from tarsy_tasks.errors import ConfigError
-from tarsy_tasks.telemetry.probes import open_run_dir
+from tarsy_tasks.run_dir import open_run_dir
 
 __all__ = ["check_machine"]
 

@@ -7,7 +7,6 @@ import asyncio
 import time
 from collections.abc import Collection, Iterator
 from concurrent.futures import wait as wait_for
-from pathlib import Path
 
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.config.inheritance import Inheritance
@@ -19,8 +18,9 @@ from tarsy_tasks.telemetry.printable import make_visible
 from tarsy_tasks.worker.maskers import build_common_masker
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 from tarsy_tasks.worker.sessions.connections import build_connections
-from tarsy_tasks.worker.sessions.opening import SessionContext, StartLimiter
+from tarsy_tasks.worker.sessions.opening import SessionContext, StartLimiter, first_attempt_s
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
+from tarsy_tasks.worker.transport.agent_secrets import CredentialSource
 
 __all__ = ["check_starts"]
 
@@ -31,15 +31,15 @@ _NO_CALL = " The tool did not run."
 
 
 def check_starts(
-    servers: Collection[ServerConfig], inheritance: Inheritance, agent_secrets: Path | None = None
+    servers: Collection[ServerConfig], inheritance: Inheritance, credentials: CredentialSource
 ) -> Iterator[Finding]:
     """Start all servers, as many at a time as a worker would.
 
     Args:
-        agent_secrets: The directory with the credentials of agents, and that of the workers.
+        credentials: Where those of agents, and of the workers, come from.
     """
     masker = build_common_masker(servers)
-    context = SessionContext(inheritance, agent_secrets=agent_secrets)
+    context = SessionContext(inheritance, credentials=credentials)
     connections = build_connections(servers, context)
     loop, limiter = SessionLoop(), StartLimiter()
     loop.start()
@@ -72,14 +72,15 @@ async def _start(connection: ServerConnection) -> Finding:
         return Finding.note(f"start of {server.name}", text, remedy)
     check, limit_s = f"start of {server.name}", server.timeouts.connect_s
     started = time.monotonic()
+    # Two attempts: the second one speaks the protocol of the handshake era.
+    allowed_s = max(2 * limit_s, first_attempt_s(server))
     try:
-        # Two attempts: the second one speaks the protocol of the handshake era.
-        async with asyncio.timeout(2 * limit_s):
+        async with asyncio.timeout(allowed_s):
             session = await connection.connected()
     except CallError as error:
         return Finding.error(check, _without_call(error), _remedy(server, error))
     except TimeoutError:
-        text = _without_call(connection.errors.not_connected_within(2 * limit_s))
+        text = _without_call(connection.errors.not_connected_within(allowed_s))
         return Finding.error(check, text, "start it by hand to see why; timeouts.connect_s allows more time")
     took_s = time.monotonic() - started
     text = (

@@ -65,7 +65,7 @@ class KnownSecrets:
         return len(group.values) >= _COMPILED_TOGETHER and group.values <= self._values
 
     def forget(self, values: Iterable[str]) -> None:
-        """Stop masking values that are worth nothing any more, from the next `add` on: with hundreds of tokens, each
+        """Stop masking values that are no longer valid, from the next `add` on: with hundreds of tokens, each
         text would be searched for all of them."""
         with self._lock:
             self._values -= set(values)

@@ -21,7 +21,7 @@ def load_tools(server: str, module: str) -> dict[str, NativeTool]:
     """
     try:
         found = import_module(module)
-    except BaseException as error:  # SystemExit, too: it would end the program without a word
+    except BaseException as error:  # SystemExit, too: it would end the program without a message
         what = f"{type(error).__name__}: {error}{_find_place(error)}"
         raise ValueError(f"`{module}` cannot be imported: {what}") from error
     functions = {id(each): each for each in vars(found).values() if callable(each) and find_mark(each)}

@@ -2,7 +2,7 @@
 
     endpoint        requests to an authorization server, and the errors when they fail
     discovery       which authorization server a server trusts, and where its endpoints are
-    client          who asks: a client id, and how it proves that it is that client
+    client          the client: its id, and how it authenticates
     registration    a client id for a server that nobody has registered a client with
     authorization   the authorization code flow with PKCE
     token_answer    what a token endpoint answers

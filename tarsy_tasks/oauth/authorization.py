@@ -78,7 +78,7 @@ async def begin_authorization(
     server = await load_authorization_server(exchange, _choose_issuer(server_url, resource, auth))
     named = Endpoint("the authorization server", server.issuer)
     if server.authorization_endpoint is None:
-        raise named.error("has no authorization endpoint: nobody can sign in there")
+        raise named.error("has no authorization endpoint, so there is no sign-in")
     if "S256" not in (server.code_challenge_methods_supported or ()):
         raise named.error("does not support PKCE with S256, which MCP requires")
     client, is_registered = await find_client(exchange, server, auth, redirect_uri, former)

@@ -1,4 +1,4 @@
-"""Who asks an authorization server: a client id, and the proof that goes with it.
+"""The client of an authorization server: its id, and how it authenticates.
 
 Owns the four methods of client authentication. A signed assertion (RFC 7523) is for one authorization server and a few
 minutes, so the one who receives it cannot be this client elsewhere.
@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 from tarsy_tasks.oauth.endpoint import CredentialsError
 
-__all__ = ["Client", "ClientMethod", "check_private_key"]
+__all__ = ["Client", "ClientMethod"]
 
 ClientMethod = Literal["none", "basic", "post", "private_key_jwt"]
 
@@ -30,7 +30,7 @@ class Client:
     """A client of an authorization server.
 
     Attributes:
-        method: How it proves who it is; `none`: it cannot, as a program on a person's machine.
+        method: How it authenticates; `none`: it cannot, as a program on a person's machine.
         secret: For `basic` and `post`.
         private_key: For `private_key_jwt`, as PEM.
         key_id: What the authorization server calls that key, if it knows several.
@@ -80,11 +80,6 @@ class Client:
             return jwt.encode(claims, key, self.algorithm or algorithm, headers)
         except (ValueError, TypeError, NotImplementedError, jwt.PyJWTError):
             raise CredentialsError(f"`private_key` of {self.client_id} cannot sign with {self.algorithm}") from None
-
-
-def check_private_key(text: str) -> None:
-    """Raise the `CredentialsError` that using a private key would raise."""
-    _load_key(text)
 
 
 def _load_key(text: str) -> tuple[Any, str]:

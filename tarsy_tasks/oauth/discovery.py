@@ -5,6 +5,7 @@ authorization server (RFC 8414, OpenID) must name the issuer that was asked for,
 is not encrypted.
 """
 
+from importlib.metadata import version
 from typing import NamedTuple
 
 import httpx2
@@ -16,14 +17,24 @@ from mcp.client.auth.utils import (
     issuers_match,
 )
 from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_server_url
-from mcp_types import LATEST_PROTOCOL_VERSION
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    LATEST_PROTOCOL_VERSION,
+    PROTOCOL_VERSION_META_KEY,
+)
 from pydantic import BaseModel, Field, ValidationError
 
 from tarsy_tasks.oauth.endpoint import CredentialsError, Endpoint, Exchange, is_safe, shown_address
 
 __all__ = ["AuthorizationServer", "Resource", "ask_server", "load_authorization_server"]
 
-_PROBE: dict[str, object] = {"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {}}
+_META = {
+    PROTOCOL_VERSION_META_KEY: LATEST_PROTOCOL_VERSION,
+    CLIENT_INFO_META_KEY: {"name": "tarsy-tasks", "version": version("tarsy-tasks")},
+    CLIENT_CAPABILITIES_META_KEY: {},
+}
+_PROBE = {"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {"_meta": _META}}
 _PROBE_HEADERS = {
     "Accept": "application/json, text/event-stream",
     "MCP-Protocol-Version": LATEST_PROTOCOL_VERSION,
@@ -116,7 +127,7 @@ async def load_authorization_server(exchange: Exchange, issuer: str) -> Authoriz
     """
     server = Endpoint("the authorization server", issuer)
     if not is_safe(issuer):
-        raise server.error("is not encrypted: anyone who can change its answer gets what is sent to it; use https")
+        raise server.error("is not encrypted, so its answer could be changed to get what is sent; use https")
     for url in build_oauth_authorization_server_metadata_discovery_urls(issuer, ""):
         found = Endpoint("the authorization server's metadata at", url)
         reply = await exchange.get(found)
@@ -138,4 +149,4 @@ def _check_addresses(found: Endpoint, metadata: AuthorizationServer, *, plain: b
         address = getattr(metadata, name)
         if address is not None and not is_safe(address, plain=plain):
             what = name.replace("_", " ")
-            raise CredentialsError(f"{found.error(f'name a {what} that is not encrypted').text}; nothing is sent there")
+            raise CredentialsError(f"{found.error(f'have an unencrypted {what}').text}; nothing is sent there")

@@ -12,7 +12,7 @@ for advice; `tarsy-tasks policy` shows both. docs/policy.md has the rules for us
 """
 
 from tarsy_tasks.policy.decisions import Decision, Denial, Policy, RuleKind, deny_over_limit, describe_wait
-from tarsy_tasks.policy.limits import AppliedLimits, Limit, LimitRule, Limits
+from tarsy_tasks.policy.limits import AppliedLimits, Limit, LimitRule, Limits, describe_bytes
 from tarsy_tasks.policy.loading import add_to_config_schema, find_idle_patterns, load_policy
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "RuleKind",
     "add_to_config_schema",
     "deny_over_limit",
+    "describe_bytes",
     "describe_wait",
     "find_idle_patterns",
     "load_policy",

@@ -20,7 +20,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from tarsy_tasks.config.texts import Model
 from tarsy_tasks.policy.names import EVERYONE, AgentPattern, ToolPattern, restricts, split_pattern
 
-__all__ = ["AppliedLimits", "Limit", "LimitRule", "Limits"]
+__all__ = ["AppliedLimits", "Limit", "LimitRule", "Limits", "describe_bytes"]
 
 _UNITS_S = {"s": 1, "min": 60, "h": 3600, "day": 86400}
 _RATE = re.compile(rf"([0-9]{{1,9}})/({'|'.join(_UNITS_S)})")
@@ -43,6 +43,12 @@ def _parse_size(value: object) -> object:
     if not (found := _SIZE.fullmatch(value)):
         raise ValueError('not a number of bytes; write it as `50000000`, "50 MB" or "48 MiB"')
     return round(float(found[1]) * _SIZES[found[2]])
+
+
+def describe_bytes(number: int) -> str:
+    """A number of bytes in the units of a policy: 50000000 → 50 MB."""
+    unit = next(each for each in ("TB", "GB", "MB", "kB", "B") if number >= _SIZES[each] or each == "B")
+    return f"{number / _SIZES[unit]:.3g} {unit}"
 
 
 _Count = Annotated[int, Field(ge=0, le=_MOST)]
@@ -148,7 +154,7 @@ class LimitRule(Model):
             f"{self.rate}{burst}" if self.rate is not None else "",
             f"{self.concurrency} running" if self.concurrency is not None else "",
             f"{self.calls_per_day} calls a day" if self.calls_per_day is not None else "",
-            f"{self.bytes_per_day} bytes a day" if self.bytes_per_day is not None else "",
+            f"{describe_bytes(self.bytes_per_day)} a day" if self.bytes_per_day is not None else "",
         )
         return "; ".join(filter(None, found))
 

@@ -48,7 +48,6 @@ _AGENT = re.compile(r"(?! )[A-Za-z0-9_.@=,+ -]{1,256}(?<! )")
 """Users of Redis, and subjects of certificates (RFC 4514)."""
 _PATTERN_OF_AGENTS = re.compile(r"(?! )[A-Za-z0-9_.@=,+ *?-]{1,256}(?<! )")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
-_TOOL = re.compile(r"[A-Za-z0-9_./-]{1,256}")
 _PATTERN_OF_TOOLS = re.compile(r"[A-Za-z0-9_./*?-]{1,256}")
 _PATTERN_OF_SERVERS = re.compile(r"[A-Za-z0-9_*?-]{1,128}")
 _SERVER = re.compile(SERVER_ID_PATTERN)

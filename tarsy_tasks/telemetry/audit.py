@@ -106,11 +106,11 @@ class AuditEntry(BaseModel):
         policy: The version of the policy that decided whether it was permitted; None if none did.
         rule: The place of the rule in it that denied the call; None if it was permitted.
         approval: What people decided of it, and who: `approved by ann, bob`; None if nobody was asked.
+        input: How often the server asked for input, and who answered last; None if it did not.
         attempts: How often the call was sent to the MCP server by the worker that answered it.
-        duration_s: As in `ToolResult`.
+        duration_s, cached: As in `ToolResult`.
         worker: Node name of the worker that wrote it; empty for an agent.
         bytes: Size of the stored answer; None if none was stored.
-        cached: As in `ToolResult`.
         large: What the result had in all, if it was cut, and its handle; None if it is whole.
         steps: When it took its steps.
     """
@@ -140,6 +140,7 @@ class AuditEntry(BaseModel):
     policy: str | None = None
     rule: str | None = None
     approval: str | None = None
+    input: str | None = None
     attempts: int = 0
     duration_s: float = Field(default=0.0, allow_inf_nan=False)
     worker: str = ""
@@ -233,7 +234,7 @@ def read_audit(
     scan_limit: int | None = None,
     ends: Mapping[Source, str] | None = None,
 ) -> AuditPage:
-    """A page of entries of both streams, without those whose ids lie in the future: workers give them others.
+    """A page of entries of both streams, without those whose ids are in the future: workers give them others.
 
     Args:
         redis: A redis-py client of the broker's database, one that decodes nothing.

@@ -1,4 +1,4 @@
-"""What became of a decision about a parked call, in words for the person who has decided.
+"""Who asks for a decision about a parked call, and the result of it, in words for the person who decides.
 
 Owns these words; `broker.parked_calls` decides.
 """
@@ -7,23 +7,29 @@ from collections.abc import Mapping
 
 from tarsy_tasks.broker.parked_calls import Decided
 
-__all__ = ["DECISION_TEXTS", "DONE", "LONGEST_NAME", "LONGEST_WHY"]
+__all__ = ["DECISION_TEXTS", "DONE", "LONGEST_NAME", "LONGEST_WHY", "describe_sender"]
 
 LONGEST_WHY = 1000
 """Characters of a reason."""
 LONGEST_NAME = 100
-"""Characters of the name of who decides."""
+"""Characters of the name of the person."""
 DECISION_TEXTS: Mapping[Decided, str] = {
     Decided.APPROVED: "approved",
     Decided.DENIED: "denied",
-    Decided.COUNTED: "approved; somebody else has to approve it, too",
-    Decided.REPEATED: "you have approved it before; somebody else has to approve it, too",
-    Decided.OWN: "nobody approves a call of their own",
-    Decided.CHANGED: "not decided: it asks something else now; look at it again",
-    Decided.LATE: "not decided: somebody else was earlier",
+    Decided.COUNTED: "approved; another person has to approve it, too",
+    Decided.REPEATED: "you have approved it before; another person has to approve it, too",
+    Decided.OWN: "not approved: it is a call of your own",
+    Decided.CHANGED: "not decided: the call has changed; look at it again",
+    Decided.LATE: "not decided: it was decided before",
     Decided.EXPIRED: "not decided: it has expired",
     Decided.WITHDRAWN: "not decided: its agent has cancelled it",
+    Decided.OTHER: "not decided: it waits for answers, which `tarsy-tasks answer` gives",
     Decided.UNKNOWN: "not found",
 }
 DONE = (Decided.APPROVED, Decided.DENIED, Decided.COUNTED)
-"""The decision counts."""
+"""The decision was recorded."""
+
+
+def describe_sender(principal: str, agent_id: str) -> str:
+    """Who asks. Any agent may claim any `agent_id`, also that of another one: so it is marked."""
+    return principal or (f"{agent_id} (not verified)" if agent_id else "")

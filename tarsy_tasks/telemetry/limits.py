@@ -14,12 +14,12 @@ from redis.exceptions import ResponseError
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.key_types import is_wrong_type
 from tarsy_tasks.broker.script import NOW, constants
-from tarsy_tasks.policy import LimitRule, Limits, describe_wait
+from tarsy_tasks.policy import LimitRule, Limits, describe_bytes, describe_wait
 
 __all__ = ["REPORT_TTL_S", "CounterUse", "LimitReport", "LimitReports", "build_report", "read_reports", "read_use"]
 
 REPORT_TTL_S = 120
-"""How long a report is valid; workers write it anew long before."""
+"""How long a report is valid; workers replace it long before."""
 _MOST_COUNTERS = 10
 """So many counters of a limit are shown: those that are used most."""
 _MOST_RUNNING = 2000
@@ -46,7 +46,9 @@ class LimitReport(BaseModel):
         """Whose calls of which tools it counts, in words."""
         rule = self.rule
         each = f", each {' and '.join(rule.each)} for itself" if rule.each else ""
-        return f"{', '.join(rule.tools)} by {', '.join(rule.agents)}{each}"
+        tools = "all tools" if "*" in rule.tools else ", ".join(rule.tools)
+        agents = "all agents" if "*" in rule.agents else ", ".join(rule.agents)
+        return f"{tools} by {agents}{each}"
 
 
 class LimitReports(BaseModel):
@@ -93,7 +95,7 @@ class CounterUse(BaseModel):
         if rule.calls_per_day is not None:
             found.append(f"{self.calls} of {rule.calls_per_day} calls today")
         if rule.bytes_per_day is not None:
-            found.append(f"{self.bytes} of {rule.bytes_per_day} bytes today")
+            found.append(f"{describe_bytes(self.bytes)} of {describe_bytes(rule.bytes_per_day)} today")
         return "; ".join(found)
 
 

@@ -9,8 +9,6 @@ process id, which shows whether a killed worker left it.
 
 import hashlib
 import os
-import stat
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,48 +16,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.own_files import read_own_file
+from tarsy_tasks.run_dir import run_dir
 from tarsy_tasks.settings import load_settings
 
-__all__ = ["BEAT_S", "STALE_S", "ProbeFiles", "find_workers", "open_run_dir", "remove_leftovers", "run_dir"]
+__all__ = ["BEAT_S", "STALE_S", "ProbeFiles", "find_workers", "remove_leftovers"]
 
 BEAT_S = 2.0
 _PID_CHARS = 20
 STALE_S = 30.0
 """Longer than a busy worker ever delays a touch."""
-
-
-def run_dir() -> Path:
-    """`TARSY_RUN_DIR`, or a temporary directory of this user."""
-    return load_settings().run_dir or Path(tempfile.gettempdir()) / f"tarsy-tasks-{os.getuid()}"
-
-
-def open_run_dir() -> Path:
-    """The same directory, created if it does not exist.
-
-    Raises:
-        ConfigError: It cannot be created or written, or belongs to another user, who could write anything there.
-    """
-    directory = run_dir()
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Kubernetes mounts a directory of root for all users.
-        is_configured = load_settings().run_dir is not None
-        found = directory.stat() if is_configured else directory.lstat()
-        is_trusted = found.st_uid == os.getuid() or (is_configured and found.st_uid == 0)
-        if not is_trusted or stat.S_ISLNK(found.st_mode):
-            raise ConfigError(
-                f"{directory} is a link or belongs to another user; set TARSY_RUN_DIR to a directory of this user"
-            )
-        if not os.access(directory, os.W_OK | os.X_OK):
-            raise PermissionError(13, "permission denied")
-    except OSError as error:
-        raise ConfigError(
-            f"{directory}: {error.strerror or error}; the probes need it. "
-            "Set TARSY_RUN_DIR to a directory that the worker may write"
-        ) from None
-    return directory
 
 
 def _deployment() -> str:

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from functools import partial
 from inspect import isawaitable
 from typing import Any
+from weakref import WeakSet
 
 from tarsy_tasks.agent import results
 from tarsy_tasks.agent.advice import Adviser, Permission
@@ -22,6 +23,7 @@ from tarsy_tasks.agent.event_stream import CallEvents
 from tarsy_tasks.agent.executor import ToolExecutor
 from tarsy_tasks.agent.listing import ToolLister
 from tarsy_tasks.agent.native_results import call_native_tool
+from tarsy_tasks.agent.resource_watch import Watched
 from tarsy_tasks.agent.search_calls import SearchCalls
 from tarsy_tasks.agent.search_tools import is_search_call
 from tarsy_tasks.agent.submitted import FunctionOrder, SubmittedCall, encode_arguments
@@ -70,6 +72,7 @@ class _Stub(BaseExecutor):
         self._adviser: _StubAdviser = _StubAdviser(listed)
         self._statuses: StubStatuses = StubStatuses(listed, self._adviser)
         self._events = StubEventFeed()
+        self._watches = WeakSet[Watched]()
         self._offers_reading = False
         searches = SearchCalls(self._lister, self._adviser)
         self._dispatcher: _StubDispatcher = _StubDispatcher(answers, defined, timeout_s, self.calls, searches)

@@ -28,6 +28,7 @@ def worker(start_worker: StartWorker) -> None:
             "desk": {**DEMO_SERVER, "instructions": "Be brief."},
             "unusual": {"command": sys.executable, "args": [UNUSUAL]},
             "many": {"command": sys.executable, "args": [UNUSUAL, "500"]},
+            "gated": {**DEMO_SERVER, "approval": "always"},
         }
     )
 

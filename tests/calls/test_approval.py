@@ -13,8 +13,9 @@ from celery import Celery, chain, chord, group
 
 from tarsy_tasks import AsyncToolExecutor, ErrorCode, Outcome, ToolExecutor, ToolResult, tool_signature
 from tarsy_tasks.agent.pending_call import PendingCall
-from tarsy_tasks.broker import keys, parked_calls
-from tarsy_tasks.broker.parked_calls import Decided, ParkedCallView
+from tarsy_tasks.broker import keys, parked_calls, parked_views
+from tarsy_tasks.broker.parked_calls import Decided
+from tarsy_tasks.broker.parked_views import ParkedCallView
 from tests.calls.audit_entries import only_entry
 from tests.cli.commands import run_command
 from tests.conftest import StartWorker
@@ -59,7 +60,7 @@ def tools(worker: Worker) -> Iterator[ToolExecutor]:
 
 def wait_for_parked(table: Any, task_id: str) -> ParkedCallView:
     def find() -> ParkedCallView | None:
-        found, _ = parked_calls.load_waiting(table, 100)
+        found, _ = parked_views.load_waiting(table, 100)
         return next((view for view in found if view.id == task_id), None)
 
     found = wait_until(find, f"{task_id} is parked", TIMEOUT_S)
@@ -299,13 +300,15 @@ def test_people_decide_on_the_command_line(worker: Worker, tools: ToolExecutor, 
     listed = json.loads(run_cli(worker, "inbox", "--json"))
     assert {each["id"] for each in listed["calls"]} == {first.id, second.id}
     assert listed["calls"][0]["tool"] == "desk.add"
-    assert "by hand, too" in run_cli(worker, "inbox")
+    shown = run_cli(worker, "inbox")
+    assert "by hand, too" in shown
+    assert "sre (not verified)" in " ".join(shown.split()), "any agent may claim that name"
     assert f"{first.id}: approved" in run_cli(worker, "approve", first.id, "--yes", "--as", "ann")
-    assert "somebody else was earlier" in run_cli(worker, "approve", first.id, "--yes", code=1)
+    assert "it was decided before" in run_cli(worker, "approve", first.id, "--yes", code=1)
     assert f"{second.id}: denied" in run_cli(worker, "deny", second.id, "--as", "bob", "--why", "no need")
     assert first.result().outcome is Outcome.OK
     assert "denied by bob: no need" in second.result().content
-    assert "nothing waits for a person" in run_cli(worker, "inbox")
+    assert "no calls wait for people" in run_cli(worker, "inbox")
     assert "not found" in run_cli(worker, "approve", "nothing", "--yes", code=1)
 
 

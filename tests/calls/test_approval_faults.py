@@ -11,8 +11,9 @@ import redis
 from celery import chain
 
 from tarsy_tasks import ErrorCode, Outcome, ToolExecutor, ToolResult, tool_signature
-from tarsy_tasks.broker import parked_calls
-from tarsy_tasks.broker.parked_calls import Decided, ParkedCallView
+from tarsy_tasks.broker import parked_calls, parked_views
+from tarsy_tasks.broker.parked_calls import Decided
+from tarsy_tasks.broker.parked_views import ParkedCallView
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, wait_for_runs, witness
 from tests.processes import Worker, environment_of, wait_until
@@ -35,7 +36,7 @@ def table(redis_url: str) -> Iterator[Any]:
 
 
 def find_parked(table: Any) -> list[ParkedCallView]:
-    return parked_calls.load_waiting(table, 1000)[0]
+    return parked_views.load_waiting(table, 1000)[0]
 
 
 def wait_for_parked(table: Any, count: int = 1) -> list[ParkedCallView]:

@@ -156,5 +156,5 @@ def test_a_policy_is_only_advice(worker: Worker, tmp_path: Path, monkeypatch: py
         tools.native(name="log")(lambda: "a line")
         info = tools.tool_info("native.log")
         assert not info.permission
-        assert "It is advice" in info.permission.reason
+        assert "That is only advice" in info.permission.reason
         assert tools.execute("native.log").content == "a line"

@@ -115,7 +115,7 @@ BREAKS = [
         "a server gets only some of a worker's slots",
         "worker/process/bulkhead.py",
         "server.max_concurrency or half",
-        "slots",
+        "self._slots or 1",
     ),
     Break(
         "poison",
@@ -213,7 +213,7 @@ BREAKS = [
         "a result is dumped once",
         "worker/process/plain_calls.py",
         "            key, value = backend.encode_answer(self.id, result)\n",
-        "            key, value = backend.encode_answer(self.id, result)\n            json.dumps(value)\n",
+        '            key, value = backend.encode_answer(self.id, result)\n            __import__("json").dumps(key)\n',
     ),
 ]
 
@@ -251,6 +251,8 @@ def _play_broken(each: Break) -> str | None:
         if not re.search(rf"^{each.row}: (pass|FAIL) in ", done.stdout, re.MULTILINE):
             raise RuntimeError(f"{each.row} could not be played: {done.stdout}{done.stderr}")
         findings = re.findall(r"^  - (.*)$", done.stdout, re.MULTILINE)
+        if findings and findings[0].startswith("AssertionError: it ended with"):  # a worker could not even start
+            raise RuntimeError(f"{each.row} could not be played: {done.stdout}{done.stderr}")
         return f"{findings[0]:.120}" if findings else None
 
 

@@ -27,7 +27,8 @@ class Row:
     play: Callable[[Stage, Form], Tally]
 
 
-_DEPLOYMENT = Cast(operators=True)
+_DEPLOYMENT = Cast(operators=True, servers={"desk": {"timeouts": {"call_s": 600}, "result_limit": 1_048_576}})
+"""A result may be longer than what Redis takes in one of the rows."""
 _PROXIED = Cast(operators=True, proxied=True)
 _WRONG_CLOCKS = Cast(clocks=("+90s", "-90s"))
 _FIVE_SERVERS = Cast(workers=1, servers=rows_servers.SERVERS)

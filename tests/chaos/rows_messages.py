@@ -119,7 +119,7 @@ def they_are_large(stage: Stage, form: Form) -> Tally:
     tally = Tally(calls=2)
     results = [huge.result()]
     with _small_values_only(stage):
-        long = ToolCall(id="long", name="desk.add", arguments={"key": "long", "length": 1_000_000})
+        long = ToolCall(id="long", name="desk.add", arguments={"key": "long", "length": 1_048_500})
         results.append(tools.execute(long))
     for result in results:
         tally.outcomes[str(result.outcome)] += 1

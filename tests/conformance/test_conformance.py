@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tarsy_tasks import ToolExecutor
+from tarsy_tasks import ParkedCall, ToolExecutor
 from tarsy_tasks.arguments.example import example_call
 from tarsy_tasks.arguments.schema import Schema
+from tarsy_tasks.questions import Answers, InputQuestion
 from tests.npm import conformance_suite
 from tests.processes import Worker, environment_of, wait_until
 
@@ -75,7 +76,7 @@ def test_the_suite_is_content(version: str, scenario: str, redis_url: str, tmp_p
 
 def take_part(server: str, context: Mapping[str, Any]) -> None:
     """Call what the scenario asks for, or else each tool of the server; then read and get what else it has."""
-    with ToolExecutor(timeout_s=20) as tools:
+    with ToolExecutor(timeout_s=20, on_input=accept_all) as tools:
         schemas = {tool.tool: tool.input_schema for tool in tools.list_tools()}
         for name, arguments in find_calls(context, schemas):
             tools.execute(f"{server}.{name}", arguments)
@@ -84,6 +85,17 @@ def take_part(server: str, context: Mapping[str, Any]) -> None:
         tools.list_resource_templates(server)
         for prompt in tools.list_prompts(server):
             tools.get_prompt(server, prompt.name, {each.name: "x" for each in prompt.arguments})
+
+
+def accept_all(parked: ParkedCall) -> Answers:
+    """Accept everything, and leave each field that has a default to that."""
+    return {question.name: dict.fromkeys(required_of(question), True) for question in parked.questions}
+
+
+def required_of(question: InputQuestion) -> list[str]:
+    schema = question.requested_schema
+    fields: dict[str, Any] = schema.get("properties", {})
+    return [name for name in schema.get("required", []) if "default" not in fields[name]]
 
 
 def find_calls(context: Mapping[str, Any], schemas: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -12,8 +12,10 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.catalogue import approve_tools, read_catalogue
 from tarsy_tasks.models import LargeResult, ToolDefinition, ToolListing
 from tarsy_tasks.outcomes import ErrorCode, Outcome
+from tarsy_tasks.policy import LimitRule, Limits
 from tarsy_tasks.telemetry.audit import AuditEntry, Step, StepName
 from tarsy_tasks.telemetry.health_records import RECORD_TTL_S
+from tarsy_tasks.telemetry.limits import build_report
 from tarsy_tasks.telemetry.running_calls import RunningCallReport, dump_running
 from tarsy_tasks.telemetry.server_log import LogLine, write_server_log
 from tarsy_tasks.worker.reporting.alerts import Alert
@@ -25,6 +27,7 @@ __all__ = [
     "write_alerts",
     "write_cut",
     "write_dead_letter",
+    "write_limits",
     "write_lines",
     "write_parked",
     "write_redelivered",
@@ -104,6 +107,16 @@ def write_running(redis: Any, calls: Sequence[tuple[str, str, str]], worker: str
     redis.expire(keys.MEASURING_WORKERS, int(RECORD_TTL_S))
 
 
+def write_limits(redis: Any, server: str, agent: str) -> None:
+    """The limits of a policy: a rate, and a quota of which an agent has used a part today."""
+    quota = LimitRule(tools=[f"{server}.*"], each=["agent"], bytes_per_day=50_000_000)
+    limits = Limits([LimitRule(rate="10/s"), quota])
+    redis.set(keys.LIMIT_REPORT, build_report(limits, "1", [server]), ex=_TTL_S)
+    used = keys.limit_key(f"{limits.all[1].id}:bytes:{redis.time()[0] // 86400}")
+    redis.zadd(used, {agent: 1_234_567})
+    redis.expire(used, _TTL_S)
+
+
 def write_lines(redis: Any, server: str, texts: Sequence[str]) -> None:
     """Lines that a server wrote to stderr."""
     now = redis.time()[0]
@@ -129,11 +142,12 @@ def change_tools(redis: Any, server: str) -> str:
     return read_catalogue(redis, [server])[server].digest
 
 
-def write_parked(redis: Any, task_id: str, **about: Any) -> None:
-    """A call that waits for an approval."""
+def write_parked(redis: Any, task_id: str, reason: str = "approval", message: str = "", **about: Any) -> None:
+    """A call that waits for an approval, or for a task of its server."""
     until = time.time() + _TTL_S
     shown = {"server": "desk", "tool": "order", "arguments": '{"item":"<b>pen</b>"}', "at": time.time(), **about}
-    record = {"reason": "approval", "digest": "d" * 64, "needs": 1, "until": until, "about": json.dumps(shown)}
+    record = {"reason": reason, "digest": "d" * 64, "needs": 1, "until": until, "about": json.dumps(shown)}
+    record["message"] = message
     redis.hset(keys.parked_key(task_id), mapping=record)
     redis.expire(keys.parked_key(task_id), _TTL_S)
     redis.zadd(keys.PARKED, {f"mcp.desk\n{task_id}": until})

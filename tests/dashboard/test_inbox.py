@@ -115,6 +115,7 @@ def test_a_link_opens_a_page_and_only_its_form_decides(
     pending = tools.submit("desk.add", {"key": "linked"})
     asked = wait_for_request(hook, pending)
     assert (asked["type"], asked["server"], asked["tool"], asked["agent_id"]) == ("call.parked", "desk", "add", "sre")
+    assert "waits for approval, for sre (not verified)." in asked["text"]
     assert asked["arguments"] == '{"key":"linked"}'
     headers, body = next(each for each in hook.received if json.loads(each[1])["id"] == pending.id)
     signed = f"{pending.id}.{headers['webhook-timestamp']}.".encode() + body
@@ -130,14 +131,14 @@ def test_a_link_opens_a_page_and_only_its_form_decides(
     assert visitor.decide("approve", token="4567", name="eve")[0] == 403, "the token of another page"
     assert visitor.decide("approve", name=" ")[0] == 400
     assert visitor.decide("perhaps", name="eve")[0] == 400
-    assert "it asks something else now" in visitor.decide("approve", digest="0" * 64, name="eve")[1]
+    assert "it the call has changed" in visitor.decide("approve", digest="0" * 64, name="eve")[1]
     assert not pending.done()
     assert "<strong>approved</strong>" in visitor.decide("approve", name="eve <b>")[1]
     assert pending.result().outcome is Outcome.OK
     status, page = visitor.get()
     assert (status, "Decided before: approved" in page, "<form" in page) == (200, True, False)
     replayed = visitor.decide("deny", name="eve", digest=shown[1])[1]
-    assert "somebody else was earlier" in replayed
+    assert "it was decided before" in replayed
     assert ledger.runs("add")["linked"] == 1
 
 
@@ -164,7 +165,7 @@ def test_where_two_people_have_to_approve_each_signs_in(tools: ToolExecutor, hoo
     assert open_link(flower, link).get()[0] == 401
     address = f"{flower.url}/mcp/inbox/{pending.id}"
     ann, bob = Visitor(address, "ann:one"), Visitor(address, "bob:two")
-    for said in ("somebody else has to approve it, too", "you have approved it before"):
+    for said in ("another person has to approve it, too", "you have approved it before"):
         assert said in ann.decide("approve", name="not ann")[1]
     assert not pending.done()
     assert "approved" in bob.decide("approve")[1]
@@ -185,7 +186,7 @@ def test_the_inbox_lists_what_waits(tools: ToolExecutor, flower: Flower, open_pa
     page.locator("#mcp-said", has_text="denied").wait_for()
     assert pending.result().error_code is ErrorCode.APPROVAL_DENIED
     page.get_by_role("link", name="Inbox").first.click()
-    page.get_by_text("Nothing waits for a person.").wait_for()
+    page.get_by_text("No calls wait for people.").wait_for()
     with redis.Redis.from_url(redis_url) as client:
         assert not client.acl_log()
 

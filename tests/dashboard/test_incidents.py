@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.broker.parked_calls import TASK
+from tarsy_tasks.outcomes import ErrorCode, Outcome
+from tarsy_tasks.telemetry.audit import AuditEntry
 from tests.chromium import Browser, Page
 from tests.dashboard.conftest import StartFlower, wait_on, wait_until_loaded
 from tests.dashboard.incidents import (
@@ -15,7 +17,9 @@ from tests.dashboard.incidents import (
     write_alerts,
     write_cut,
     write_dead_letter,
+    write_limits,
     write_lines,
+    write_parked,
     write_redelivered,
     write_running,
 )
@@ -28,6 +32,9 @@ DEAD = "9d0f1d3c-0000-4000-8000-000000000002"
 REDELIVERED = "9d0f1d3c-0000-4000-8000-000000000003"
 CUT = {True: "9d0f1d3c-0000-4000-8000-000000000004", False: "9d0f1d3c-0000-4000-8000-000000000005"}
 """By whether the whole result was kept."""
+PARKED = "9d0f1d3c-0000-4000-8000-000000000006"
+WITH_TASK = "9d0f1d3c-0000-4000-8000-000000000008"
+UNREADABLE = "9d0f1d3c-0000-4000-8000-000000000007"
 REASON = "MCP server `k8s` is not available: it exited with code 1. <b>Last output</b>: 'no module express'."
 FLEET = [
     FleetServer("desk", tools=4, calls=12, refusing=0.5),
@@ -40,6 +47,9 @@ PATHS = [
         f"/mcp/calls/{CUT[True]}",
         f"/mcp/calls/{REDELIVERED}",
         f"/mcp/calls/{RUNNING}",
+        f"/mcp/calls/{PARKED}",
+        f"/mcp/inbox/{PARKED}",
+        "/mcp/inbox",
         "/mcp/alerts",
         "/mcp/dead-letters",
     ),
@@ -55,6 +65,10 @@ def digest(redis_url: str) -> Iterator[str]:
         first, *_ = write_calls(client, FLEET, 120)
         write_alerts(client, "k8s", ["unhealthy", "healthy", "unhealthy"], "<b>no module express</b>")
         write_dead_letter(client, DEAD, first)
+        write_dead_letter(client, UNREADABLE, AuditEntry(at=1, outcome=Outcome.UNKNOWN, error="It cannot be read."))
+        write_parked(client, PARKED, agent_id="sre")
+        write_parked(client, WITH_TASK, reason=TASK, message="<b>step 3</b>")
+        write_limits(client, "desk", "<b>sre</b>")
         write_redelivered(client, REDELIVERED, first, "worker@<b>lost</b>")
         for is_kept, task_id in CUT.items():
             write_cut(client, task_id, first, is_kept=is_kept)
@@ -97,6 +111,16 @@ def test_tool_errors_and_failures_have_a_number_and_colour_each(flower: Flower, 
     bars = page.locator("svg.mcp-chart .tool_error")
     assert bars.count() > 5
     assert page.locator("svg.mcp-chart .failed").count() == 0
+
+
+def test_no_p95_is_above_the_slowest_call(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp")
+    for name in ("desk", "k8s", "large"):
+        server = json.loads(page.request.get(f"{flower.url}/mcp/api/servers/{name}").text())
+        measured = [each for each in (server, *server["tools"]) if each["p95_s"] is not None]
+        assert len(measured) > 4
+        assert [each for each in measured if not each["p50_s"] <= each["p95_s"] <= each["slowest_s"]] == []
+        assert max(each["p95_s"] or 0 for each in server["minutes"]) <= server["slowest_s"]
 
 
 def test_a_server_shows_codes_cause_command_and_remedy(flower: Flower, open_page: OpenPage) -> None:
@@ -231,12 +255,55 @@ def test_alerts_have_a_page(flower: Flower, open_page: OpenPage) -> None:
 
 def test_dead_letters_have_a_page(flower: Flower, open_page: OpenPage) -> None:
     page = open_page(f"{flower.url}/mcp/dead-letters")
-    (letter,) = page.locator(".mcp-letters tbody tr").all()
+    unreadable, letter = page.locator(f"#letter-{UNREADABLE}"), page.locator(f"#letter-{DEAD}")
+    assert unreadable.get_by_role("link").inner_text() == UNREADABLE, "a call without a name has its id"
+    assert "It cannot be read." in unreadable.inner_text()
     assert '{"namespace":"default"' in letter.inner_text()
     retry = letter.get_by_role("button", name="retry").get_attribute("data-copy")
     assert retry == f"tarsy-tasks dead-letters retry {DEAD}"
     letter.get_by_role("link").first.click()
     page.get_by_text("SET_ASIDE").first.wait_for()
+    page.goto(f"{flower.url}/mcp/calls?error_code=SET_ASIDE")
+    assert "–" in page.locator(".mcp-calls tbody th").all_inner_texts()
+
+
+def test_a_call_that_waits_for_a_person_says_so(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp/calls/{PARKED}")
+    assert page.locator("h1").inner_text() == "desk.order"
+    shown = page.locator(".alert-info").inner_text()
+    assert "It waits for a person to approve it, until 20" in shown
+    assert "do not call it again" not in shown, "that is for models"
+    page.get_by_role("link", name="Approve or deny it").click()
+    page.get_by_role("button", name="Approve").wait_for()
+    assert "<b>pen</b>" in page.locator(".detail-list").inner_text()
+    page.get_by_role("link", name="What happened to the call").click()
+    page.wait_for_url(f"**/mcp/calls/{PARKED}")
+
+
+def test_a_call_that_waits_for_its_server_says_so(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp/calls/{WITH_TASK}")
+    shown = page.locator(".alert-info").inner_text()
+    assert "It waits for its task in the MCP server" in shown
+    assert "The server last said: <b>step 3</b>" in shown
+    assert page.get_by_role("link", name="inbox").count() == 1, "that of the pages"
+    assert page.request.get(f"{flower.url}/mcp/inbox/{WITH_TASK}").status == 404, "people decide nothing of it"
+
+
+def test_limits_are_shown_with_units(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp/servers/desk")
+    rows = page.locator("section[aria-labelledby=mcp-limits] tbody tr")
+    rate, quota = rows.all()
+    assert rate.inner_text().split("\t")[1:3] == ["all tools by all agents", "10/s"]
+    assert quota.locator("[data-label=Permits]").inner_text() == "50 MB a day"
+    assert quota.locator("[data-label='Used now']").inner_text() == "<b>sre</b>: 1.23 MB of 50 MB today"
+
+
+def test_a_server_of_no_worker_says_what_to_do(redis_url: str, flower: Flower, open_page: OpenPage) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        for key in client.scan_iter("tarsy:health*"):
+            client.delete(key)
+    page = open_page(f"{flower.url}/mcp/servers/desk")
+    wait_on(page, page.get_by_text("What to do: Start a worker").count, "the server is unknown")
 
 
 def test_a_call_that_has_ended_cannot_be_cancelled(flower: Flower, open_page: OpenPage) -> None:

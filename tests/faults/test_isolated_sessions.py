@@ -83,7 +83,7 @@ def test_many_runs_at_once_do_not_meet_and_leave_nothing_behind(directory: Path,
     assert asyncio.run(run_all()) == [["1", "2"]] * MANY
     wait_until(lambda: not claims(store), "all sessions are closed")
     assert ledger.starts - opened == MANY
-    wait_until(lambda: len(ledger.lines("delete")) - closed == MANY, "each session was ended on its server")
+    wait_until(lambda: len(ledger.lines("delete")) - closed == MANY, "each session was ended there", 60)
     assert not store.zcard("tarsy:sessions:http")
 
 

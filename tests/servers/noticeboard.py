@@ -1,7 +1,8 @@
 """An MCP server whose resources change: `python noticeboard.py LEDGER [--handshake] [--http PORT] [--ttl-ms NUMBER]`.
 
 The SDK's server in either era, as `either_era`. It writes down in the ledger what is read, listed and subscribed to.
-The tool `pin` changes the text of a notice and notifies its subscribers; `add` adds one, which changes the list.
+The tool `pin` changes the text of a notice and notifies its subscribers; `pin_parts` says that many parts of one have
+changed; `add` adds one, which changes the list.
 """
 
 import argparse
@@ -11,11 +12,12 @@ from typing import Any
 
 import anyio
 import uvicorn
+from mcp import MCPError
 from mcp.server.caching import CacheHint
 from mcp.server.lowlevel.server import NotificationOptions
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.stdio import stdio_server
-from mcp_types import EmptyResult, SubscribeRequestParams, UnsubscribeRequestParams
+from mcp_types import INVALID_PARAMS, EmptyResult, SubscribeRequestParams, UnsubscribeRequestParams
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
@@ -72,6 +74,13 @@ def build_server(board: Board, ttl_ms: int | None) -> MCPServer:
         return text
 
     @server.tool()
+    async def pin_parts(uri: str, count: int) -> str:
+        for number in range(count):
+            for session in board.subscribers.get(uri, ()):
+                await session.send_resource_updated(f"{uri}/{number}")
+        return "pinned"
+
+    @server.tool()
     async def add(context: Context) -> str:
         if context.request_context.protocol_version in MODERN_PROTOCOL_VERSIONS:
             await context.notify_resources_changed()
@@ -83,6 +92,8 @@ def build_server(board: Board, ttl_ms: int | None) -> MCPServer:
 
     async def subscribe(context: Any, params: SubscribeRequestParams) -> EmptyResult:
         board.note(f"subscribe {params.uri}")
+        if params.uri == MISSING:
+            raise MCPError(INVALID_PARAMS, f"no such notice; {SECRET}")
         board.subscribers.setdefault(str(params.uri), []).append(context.session)
         return EmptyResult()
 

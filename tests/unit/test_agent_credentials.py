@@ -60,7 +60,7 @@ def test_what_is_missing_is_named(directory: Path) -> None:
         read(directory, "nobody")
     with pytest.raises(NoCredentialError, match="sre/OTHER does not exist"):
         read(directory, "sre", "TOKEN", "OTHER")
-    with pytest.raises(ConfigError, match="TARSY_AGENT_SECRETS is not set"):
+    with pytest.raises(ConfigError, match="neither TARSY_AGENT_SECRETS nor TARSY_CREDENTIAL_PROVIDER is set"):
         read(None, "sre")
     with pytest.raises(ConfigError, match="No such file"):
         read(directory / "none", "sre")
@@ -168,7 +168,7 @@ async def test_each_agent_keeps_its_connection() -> None:
     assert [each.closed for each in pool.made] == [1, 1]
 
 
-async def test_a_new_credential_gets_a_new_connection_and_calls_keep_the_old_one() -> None:
+async def test_a_new_credential_gets_a_connection_and_calls_go_on() -> None:
     pool = Pool(source := Source())
     source.tokens = {"sre": "a"}
     async with pool.lend("sre") as first:
@@ -215,7 +215,7 @@ async def test_a_place_is_taken_from_who_is_idle_for_longest() -> None:
     await pool.close()
 
 
-async def test_many_agents_at_once_never_share_and_never_exceed_the_bound() -> None:
+async def test_many_agents_never_share_and_never_exceed_the_bound() -> None:
     pool = Pool(source := Source(), max_sessions=3)
     agents = [f"a{n}" for n in range(12)]
     source.tokens = {agent: agent for agent in agents}

@@ -165,9 +165,9 @@ def test_a_private_key_that_cannot_sign_is_not_quoted() -> None:
         ({"resource": "https://else.example/mcp"}, {}, {}, "describes https://else.example/mcp, not http://127.0.0.1"),
         ({"authorization_servers": ["http://192.0.2.1"]}, {}, {}, "http://192.0.2.1 is not encrypted"),
         ({}, {"issuer": "https://else.example"}, {}, "are those of another issuer"),
-        ({}, {"token_endpoint": "http://192.0.2.1/t"}, {}, "name a token endpoint that is not encrypted"),
-        ({}, {"authorization_endpoint": "javascript:1"}, {}, "name a authorization endpoint that is not encrypted"),
-        ({}, {"authorization_endpoint": None}, {}, "nobody can sign in there"),
+        ({}, {"token_endpoint": "http://192.0.2.1/t"}, {}, "have an unencrypted token endpoint"),
+        ({}, {"authorization_endpoint": "javascript:1"}, {}, "have an unencrypted authorization endpoint"),
+        ({}, {"authorization_endpoint": None}, {}, "there is no sign-in"),
         ({}, {"code_challenge_methods_supported": ["plain"]}, {}, "does not support PKCE with S256"),
         ({}, {"code_challenge_methods_supported": None}, {}, "does not support PKCE with S256"),
         (

@@ -11,7 +11,7 @@ MOST_LINES = 400
 
 @cache
 def nodes() -> list[tuple[str, ast.AST]]:
-    """Every node of every file with tests, with where it stands."""
+    """Every node of every file with tests, with its place."""
     files = {str(path.relative_to(TESTS)): ast.parse(path.read_text()) for path in sorted(TESTS.rglob("test_*.py"))}
     return [(f"{file}:{getattr(node, 'lineno', 0)}", node) for file, tree in files.items() for node in ast.walk(tree)]
 
@@ -22,7 +22,9 @@ def test_files_of_tests_are_short() -> None:
 
 
 def test_the_names_of_tests_are_short() -> None:
-    functions = ((where, node.name) for where, node in nodes() if isinstance(node, ast.FunctionDef))
+    functions = (
+        (where, node.name) for where, node in nodes() if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
     assert [each for each in functions if each[1].startswith("test_") and len(each[1]) > LONGEST_NAME] == []
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.config.record import CONFIGURATION_KEY, HISTORY_KEY
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -68,5 +69,5 @@ def test_the_page_of_messages_lists_every_key() -> None:
     section = (DOCS / "protocol.md").read_text().partition("\n## Keys in Redis\n")[2]
     cells = re.findall(r"^\| (`.*?) \|", section, flags=re.MULTILINE)
     listed = {name.partition("<")[0] for cell in cells for name in re.findall(r"`(.+?)`", cell)}
-    spelled = set(re.findall(r'"(tarsy:[\w:-]+)', Path(keys.__file__).read_text()))
+    spelled = set(re.findall(r'"(tarsy:[\w:-]+)', Path(keys.__file__).read_text())) | {CONFIGURATION_KEY, HISTORY_KEY}
     assert listed == spelled - {keys.REPLIES, keys.EVENTS, keys.SERVER_EVENTS}  # channels

@@ -52,7 +52,8 @@ def exposed(client: Any) -> str:
     servers = [FleetServer("desk", tools=2, refusing=0.5), FleetServer("k8s", tools=2, failing=0.5)]
     write_fleet(client, servers)
     metrics = CallMetrics()
-    metrics.add("desk", NO_TOOL, {"recreations": 1, "suspensions": 1, "unaudited": 1})
+    metrics.add("desk", NO_TOOL, {"recreations": 1, "suspensions": 1, "unaudited": 1, "limited:limits[0]": 1})
+    metrics.add("desk", "list_pods", {"denied:allow": 1})
     metrics.flush(client, "worker@alpha#1", {})
     registry = CollectorRegistry()
     registry.register(FleetCollector(build_app(), client, client))
@@ -87,6 +88,15 @@ def test_rules_and_dashboard_use_series_that_there_are(exposed: str) -> None:
         assert not set(names) - known.keys(), expression
         labels = set(re.findall(r'(\w+)=~?"', expression)) | set(re.findall(r"by \((\w+)\)", expression))
         assert labels <= set[str]().union(*(known[name] for name in names)), expression
+
+
+def test_every_series_is_documented_and_no_other(exposed: str) -> None:
+    table = (ROOT / "docs" / "monitoring.md").read_text().partition("\n## Metrics\n")[2].partition("\n## ")[0]
+    documented = {
+        name for line in table.splitlines() if line.startswith("| `") for name in NAME.findall(line.split("|")[1])
+    }
+    of_one_worker = {"tarsy_session_connected"}
+    assert documented == set(re.findall(r"^# HELP (tarsy_\w+)", exposed, re.M)) | of_one_worker
 
 
 def test_promtool_finds_nothing_in_our_metrics(exposed: str) -> None:

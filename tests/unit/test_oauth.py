@@ -126,7 +126,7 @@ def test_the_issuer_s_metadata_name_the_token_endpoint(server: Guarded) -> None:
     assert "are those of another issuer" in error.text
     assert not error.is_transient
     error = run(failure, source(server, token_url=None, issuer=f"{server.url}/plain"))
-    assert "name a token endpoint that is not encrypted" in error.text
+    assert "have an unencrypted token endpoint" in error.text
     error = run(failure, source(server, token_url=None, issuer=f"{server.url}/nothing"))
     assert "publishes no metadata with a token endpoint" in error.text
     assert server.tokens == 1

@@ -84,6 +84,6 @@ def test_a_run_directory_that_is_a_link_is_refused(tmp_path: Path) -> None:
     elsewhere.mkdir()
     (tmp_path / f"tarsy-tasks-{os.getuid()}").symlink_to(elsewhere)
     environment = {**os.environ, "TMPDIR": str(tmp_path), "TARSY_RUN_DIR": ""}
-    code = "from tarsy_tasks.telemetry.probes import open_run_dir; open_run_dir()"
+    code = "from tarsy_tasks.run_dir import open_run_dir; open_run_dir()"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
     assert "set TARSY_RUN_DIR to a directory of this user" in done.stderr

@@ -2,6 +2,7 @@
 
 import ast
 import pickle
+import re
 import subprocess
 import sys
 import traceback
@@ -81,6 +82,18 @@ def test_mapped_files_exist_and_every_module_has_a_docstring() -> None:
         # Not `ast.parse`, which Python 3.11 fails while another thread formats a traceback.
         docstring = compile(path.read_text(), path, "exec").co_consts[0]
         assert isinstance(docstring, str), f"{path} has no docstring"
+
+
+def test_the_maps_of_folders_name_modules_that_exist() -> None:
+    found = 0
+    for init in PACKAGE.rglob("__init__.py"):
+        for line in compile(init.read_text(), init, "exec").co_consts[0].splitlines():
+            names, gap, _ = line.strip().partition("  ")
+            if gap and re.fullmatch(r"\w+(, \w+)*", names):
+                missing = [name for name in names.split(", ") if not [*init.parent.glob(f"{name}*")]]
+                assert not missing, f"{init.parent.name}: {missing}"
+                found += 1
+    assert found > 50
 
 
 def test_every_error_is_in_the_tree_and_survives_the_queue() -> None:

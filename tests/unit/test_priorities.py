@@ -139,6 +139,7 @@ def test_what_goes_back_keeps_its_priority(table: Deliveries, client: Any, queue
 
 def test_a_message_that_is_lost_on_its_way_keeps_its_priority(table: Deliveries, client: Any) -> None:
     table.publish(list_of(OWN, "batch"), "a", text_of("a"))
+    table.requeue(take(table)[0].delivery)
     client.rpop(list_of(OWN, "batch"))
     client.zadd(keys.waiting_key(OWN), {"a": 1})
     assert table.sweep(1000.0, NEVER_S).restored == ("a",)
@@ -159,9 +160,10 @@ def test_a_message_that_is_lost_on_its_way_keeps_its_priority(table: Deliveries,
 )
 def test_a_made_up_priority_in_an_entry_counts_for_nothing(table: Deliveries, client: Any, name: str) -> None:
     """Agents write entries: a message put back into a list that nobody serves would be lost."""
+    table.publish(OWN, "a", text_of("a"))
+    (lost,) = take(table)
     client.hset(keys.UNACKED, "a", f"{name}\n\n{text_of('a')}")
-    client.zadd(keys.waiting_key(OWN), {"a": 1})
-    client.zadd(keys.QUEUES, {OWN: 1})
+    client.zadd(keys.LEASES, {lost.delivery.lease: 1})
     assert table.sweep(1000.0, NEVER_S).restored == ("a",)
     (found,) = take(table)
     assert (found.delivery.queue, found.delivery.priority) == (OWN, "normal")

@@ -51,7 +51,7 @@ def test_a_prompt_keeps_to_its_budget(thousand: ToolList, budget: int, count: An
     whole = {line for each in thousand for line in ToolList([each], {}, {}).prompt_section().splitlines()}
     assert names
     assert all(line in whole for line in section.splitlines() if line.startswith("- "))
-    assert f"no room here for {1000 - len(names)} more tools" in section
+    assert f"{1000 - len(names)} more tools do not fit here" in section
     assert '`search_tools` with {"query": ' in section
     assert len({name.partition(".")[0] for name in names}) == min(len(names), len({each.server for each in thousand}))
 
@@ -89,7 +89,7 @@ def test_with_a_query_the_tools_that_fit_it_come_first() -> None:
 def test_a_budget_that_is_too_small_still_says_how_to_search() -> None:
     section = FEW.prompt_section(budget_tokens=1)
     assert described(section) == []
-    assert "no room here for 5 more tools, of a (3), b (2). To find them, call `search_tools`" in section
+    assert "5 more tools do not fit here, of a (3), b (2). To find them, call `search_tools`" in section
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,17 @@ import asyncio
 import json
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tarsy_tasks.config.watch import FileWatch
 from tarsy_tasks.settings import Settings
 from tarsy_tasks.telemetry.health_records import TakenConfiguration
-from tarsy_tasks.worker.process.generation import load_generation
+from tarsy_tasks.worker.process.generation import Generation, load_generation, watch_files
 from tarsy_tasks.worker.process.reload import ConfigurationReload
 from tests.processes import wait_until
 
@@ -89,11 +91,26 @@ def parts() -> Parts:
 @pytest.fixture
 def reload(parts: Parts, save: Save) -> Iterator[ConfigurationReload]:
     save(OPEN)
+    with running(parts, watch_files(), load_generation()) as reload:
+        yield reload
+
+
+@contextmanager
+def running(parts: Parts, watch: FileWatch, generation: Generation) -> Iterator[ConfigurationReload]:
     pool: Any = parts
-    reload = ConfigurationReload(pool, load_generation(), lambda _: True)
+    reload = ConfigurationReload(pool, generation, watch, lambda _: True)
     reload.start(SimpleNamespace(hub=SimpleNamespace(call_soon=lambda _: None)))
     yield reload
     reload.stop()
+
+
+def test_what_is_saved_while_a_worker_starts_is_taken(parts: Parts, save: Save) -> None:
+    save(OPEN)
+    watch, generation = watch_files(), load_generation()
+    save(CLOSED)
+    with running(parts, watch, generation):
+        wait_until(lambda: parts.taken == [True], "it was taken")
+    assert parts.context.policy.version == load_generation().policy.version
 
 
 def test_what_was_taken_in_part_is_not_what_the_worker_has(

@@ -167,6 +167,22 @@ def test_a_token_endpoint_that_hangs_costs_its_time_limit(bench: Bench, server: 
     assert bench.fetch() in server.access
 
 
+def test_a_refresh_token_follows_no_redirect(bench: Bench, server: LoginServer) -> None:
+    bench.put(sign_in(server))
+    server.broken["refresh_token"] = "redirect"
+    assert "redirects to http://127.0.0.1:1/token, where credentials are not sent" in bench.failure().text
+    server.broken.clear()
+    assert bench.fetch() in server.access
+
+
+def test_what_a_server_refuses_is_not_said_to_have_expired(bench: Bench, server: LoginServer) -> None:
+    kept = sign_in(server, expires_at=None, refresh_token=None)
+    bench.put(kept)
+    token = kept.access_token.get_secret_value()
+    assert bench.fetch() == token
+    assert "its access token is not accepted any more, and cannot be renewed" in bench.failure(token).text
+
+
 def test_a_worker_that_died_while_it_renewed_holds_up_nobody(bench: Bench, server: LoginServer) -> None:
     bench.put(sign_in(server))
     bench.client.set(keys.renewal_key("desk"), "lost", px=300)

@@ -147,8 +147,8 @@ def test_what_cannot_be_read_whole_is_summarized_as_it_is(handle: str) -> None:
         (None, "returned a NoneType, not a text"),
         (b"bytes", "returned a bytes, not a text"),
         (" \n", "returned an empty text"),
-        (LONG, "returned no text that is shorter"),
-        (LONG * 9, "returned no text that is shorter"),
+        (LONG, "returned a text that is not shorter"),
+        (LONG * 9, "returned a text that is not shorter"),
     ],
 )
 def test_what_is_no_summary_leaves_the_result(run: Callable[..., ToolResult], returned: Any, why: str) -> None:
@@ -219,7 +219,7 @@ def test_functions_that_hang_do_not_pile_up(released: threading.Event) -> None:
         for _ in range(3):
             results = tools.execute_many([("logs.read", {})] * 20)
             assert all(result.content == LONG for result in results)
-        assert_unsummarized(tools.execute("logs.read"), "16 earlier ones have still not returned")
+        assert_unsummarized(tools.execute("logs.read"), "16 earlier calls have not returned yet")
     assert 16 <= len(began) < 61
 
 

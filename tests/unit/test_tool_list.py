@@ -95,4 +95,4 @@ def test_what_a_server_writes_cannot_fill_the_prompt() -> None:
     written = ToolList(many, {}, {"desk": long}).prompt_section()
     assert len(written) < 250_000
     shown = written.count("`desk.t")
-    assert f"- and {9_000 - shown} more, for which there is no room here" in written
+    assert f"- and {9_000 - shown} more, which do not fit here" in written

@@ -6,10 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tarsy_tasks.agent.selection import Selection
+from tarsy_tasks.config.server_ids import SERVER_ID_PATTERN
 from tarsy_tasks.errors import ToolNameError
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode
-from tarsy_tasks.tool_names import SERVER_ID, function_name, listed_name, resolve_server, resolve_tool_name
+from tarsy_tasks.tool_names import function_name, listed_name, resolve_server, resolve_tool_name
 
 CATALOGUE = {
     "k8s": ["pods_list", "pods_delete", "apps.v1.list"],
@@ -19,7 +20,7 @@ CATALOGUE = {
     "7zip": ["extract"],
 }
 
-server_ids = st.from_regex(SERVER_ID, fullmatch=True).filter(lambda name: len(name) < 80)
+server_ids = st.from_regex(SERVER_ID_PATTERN, fullmatch=True).filter(lambda name: len(name) < 80)
 tool_names = st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"]), min_size=1, max_size=90)
 catalogues = st.dictionaries(
     server_ids, st.lists(tool_names, min_size=1, max_size=4, unique=True), min_size=1, max_size=4
@@ -206,4 +207,4 @@ def test_a_definition_knows_its_function_name() -> None:
     ],
 )
 def test_server_ids(server: str, is_id: bool) -> None:
-    assert bool(SERVER_ID.fullmatch(server)) is is_id
+    assert bool(re.fullmatch(SERVER_ID_PATTERN, server)) is is_id

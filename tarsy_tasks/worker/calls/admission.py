@@ -13,8 +13,10 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import Ending, Proceed, Stage
 from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.questions import INPUT_REQUIRED
 from tarsy_tasks.worker.calls.approvals import Approvals
 from tarsy_tasks.worker.calls.context import WorkerContext
+from tarsy_tasks.worker.calls.input_rounds import find_round
 from tarsy_tasks.worker.calls.invocation import end_after
 from tarsy_tasks.worker.calls.parking import NO_LIMIT_S, find_parked
 from tarsy_tasks.worker.calls.running_call import RunningCall
@@ -64,6 +66,8 @@ class Deadline:
         async for attempt in _retrying():
             with attempt:
                 call.parked = await find_parked(self._context, call)
+                if call.parked is not None and call.parked.reason == INPUT_REQUIRED:
+                    call.sent_round = await find_round(self._context, call, call.parked)
         parked = call.parked
         if parked is not None and parked.task:
             resume_task(self._context, call, parked)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from tarsy_tasks.methods import READ_RESOURCE
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 
-__all__ = ["RESOURCES", "TOOLS", "Kind", "field_of", "fields_of_change", "place_of"]
+__all__ = ["RESOURCES", "TOOLS", "Kind", "field_of", "fields_of_change", "place_of", "wholes_of"]
 
 Kind = Literal["tools", "resources"]
 TOOLS: Kind = "tools"
@@ -35,12 +35,17 @@ def field_of(*question: str) -> str:
 
 def fields_of_change(uri: str) -> list[str]:
     """The fields of a resource that changed, and of those that it may be a part of."""
+    return [field_of(READ_RESOURCE, each) for each in wholes_of(uri)]
+
+
+def wholes_of(uri: str) -> list[str]:
+    """A resource, and those that it may be a part of."""
     found = [uri]
     path = urlsplit(uri).path if "/" in uri else ""
     for _ in range(min(path.count("/"), _PARENTS)):
         uri = uri.rstrip("/").rpartition("/")[0]
         found += [uri, f"{uri}/"]
-    return [field_of(READ_RESOURCE, each) for each in found if each]
+    return [each for each in found if each]
 
 
 def _digest(*parts: str) -> str:

@@ -2,11 +2,9 @@
 
 Owns which calls need it (`approval` of their server), the question that people see, and what each decision means. What
 was approved is what is sent: a decision is about the digest of server, tool and arguments, as the MCP server gets them,
-and it counts for one call. The call waits parked (`parking`); people decide with `tarsy-tasks inbox`. None of this is
-part of a call where no server has `approval`.
+and of the principal; and it counts for one call. The call waits parked (`parking`); people decide with
+`tarsy-tasks inbox`. None of this is part of a call where no server has `approval`.
 """
-
-from math import inf
 
 from tarsy_tasks.broker.parked_calls import ParkedRecord
 from tarsy_tasks.config import ServerConfig
@@ -14,12 +12,12 @@ from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import Ending, Parked, Proceed, Stage
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode
-from tarsy_tasks.telemetry.audit import build_canonical, build_digest
 from tarsy_tasks.worker.calls.approvals import Approvals
+from tarsy_tasks.worker.calls.call_digest import digest_of
 from tarsy_tasks.worker.calls.context import WorkerContext
-from tarsy_tasks.worker.calls.parking import describe_call
+from tarsy_tasks.worker.calls.parking import approval_of, describe_call
 from tarsy_tasks.worker.calls.running_call import RunningCall
-from tarsy_tasks.worker.long_work import is_large
+from tarsy_tasks.worker.reporting.approval_requests import APPROVAL
 
 __all__ = ["ApprovedArguments", "CallApproval"]
 
@@ -44,17 +42,17 @@ class CallApproval:
             return await proceed()
         # It was approved once: what may have run is not sent again, even if the tool is harmless to repeat.
         call.may_replay = False
-        record = call.parked
+        record = approval_of(call.parked)
         if record is not None and record.decision:
             call.record.approval = f"{record.decision} by {record.by}" if record.by else record.decision
         if call.may_have_run:
             return await proceed()  # where its begin marker ends it
-        digest = await _digest_of(call)
+        digest = await digest_of(call)
         if record is None or not record.decision:
             if not call.info.park or call.delivery is None:
                 raise _rejected(call, ErrorCode.APPROVAL_REQUIRED, "has to be approved by a person", _UNPARKED)
             approval = server.approval
-            return Parked("approval", approval.expires_s, digest, approval.approvers, await describe_call(call))
+            return Parked(APPROVAL, approval.expires_s, digest, approval.approvers, await describe_call(call))
         if record.decision != "approved":
             raise _refusal(call, record)
         if record.digest != digest:
@@ -85,22 +83,14 @@ class ApprovedArguments:
 
     async def __call__(self, call: RunningCall, proceed: Proceed) -> Ending:
         approved = call.state.get(_APPROVED)
-        if approved is not None and await _digest_of(call) != approved:
+        if approved is not None and await digest_of(call) != approved:
             raise _changed(call)
         return await proceed()
 
 
-async def _digest_of(call: RunningCall) -> str:
-    asked = [call.server, call.tool, call.arguments]
-    if is_large(call.arguments):
-        canonical = await call.connection.long_work.run(build_canonical, asked, allowed_s=inf)
-    else:
-        canonical = build_canonical(asked)
-    return build_digest(canonical)
-
-
 _UNPARKED = (
-    "Its caller does not wait for that: an executor does with `park=True`, another program with `park` in its message."
+    "Calling it again will not help: the agent's program does not wait for approvals. Tell the user that it can do so "
+    "with `park=True` (or `park` in its messages)."
 )
 
 
@@ -109,7 +99,7 @@ def _rejected(call: RunningCall, code: ErrorCode, what: str, remedy: str) -> Cal
 
 
 def _changed(call: RunningCall) -> CallError:
-    what = "was approved with other arguments than those that would be sent"
+    what = "was approved with other arguments than those that would be sent, or for another agent"
     return _rejected(call, ErrorCode.APPROVAL_REQUIRED, what, "Call it again, for another approval.")
 
 

@@ -5,6 +5,7 @@ Owns the list, and nothing of what is in it: the pool builds one context when it
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
@@ -24,6 +25,9 @@ from tarsy_tasks.worker.reporting.server_lines import ServerLines
 from tarsy_tasks.worker.sessions.connections import Connections
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 from tarsy_tasks.worker.transport.child_watch import ChildWatch
+
+if TYPE_CHECKING:
+    from tarsy_tasks.worker.calls.asking_connections import AskingConnections
 
 __all__ = ["WorkerContext"]
 
@@ -51,6 +55,7 @@ class WorkerContext:
         child_watch: Ends the processes of the stdio servers when this worker is lost.
         checks: The health checks, while they run.
         reporting: What the worker reports, once it is ready.
+        asking: The connections for calls that may be asked something; None before it takes calls.
         consume_own: Takes messages also from the queue that this worker alone has beside that one, for calls that only
             it can answer; whether it can.
         taking_since: When this worker began to take messages, or did so again after an outage of Redis; monotonic time.
@@ -77,5 +82,6 @@ class WorkerContext:
     quarantine: Quarantine = field(default_factory=Quarantine)
     checks: HealthChecks | None = None
     reporting: Reporting | None = None
+    asking: "AskingConnections | None" = None
     consume_own: Callable[[str], bool] = lambda _: False
     taking_since: float = float("inf")

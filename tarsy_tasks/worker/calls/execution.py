@@ -18,8 +18,10 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.large_results import KEPT_CHARS, LargeWrite
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import Answer, Ending, Parked, Requeued
+from tarsy_tasks.methods import ANSWER_INPUT
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.questions import INPUT_REQUIRED
 from tarsy_tasks.telemetry.metrics import NO_TOOL
 from tarsy_tasks.worker.calls.chain import Interceptors, run_through
 from tarsy_tasks.worker.calls.content import TEXT_LIMIT, mask_result
@@ -36,6 +38,8 @@ from tarsy_tasks.worker.calls.task_answer import answer_task
 
 __all__ = ["CallExecution", "CallRunner", "WorkerStopping"]
 
+_TURN_S = 0.3
+
 ReportEnding = Callable[[Ending | BaseException], Awaitable[None] | None]
 """Takes an ending. What it returns, if anything, is awaited in the task of the call: another one would cost more."""
 
@@ -50,6 +54,7 @@ class CallRunner:
     Args:
         interceptors: What every call passes.
         operations: What calls can ask for.
+        answering: What answers to the questions of servers pass instead.
         isolated: What the calls of isolated sessions pass instead.
     """
 
@@ -58,17 +63,21 @@ class CallRunner:
         context: WorkerContext,
         interceptors: Interceptors,
         operations: Iterable[Operation],
+        answering: Interceptors,
         isolated: Interceptors | None = None,
     ) -> None:
         self.context = context
         self.interceptors = interceptors
+        self._answering = answering
         self._isolated = isolated
         self._operations = {each.name: each for each in operations}
 
     def build(self, call: RunningCall, report_ending: ReportEnding) -> "CallExecution":
         """One call, not started yet."""
         operation, interceptors = self._operations[call.operation], self.interceptors
-        if call.info.session is not None and self._isolated is not None:
+        if call.operation == ANSWER_INPUT:
+            interceptors = self._answering
+        elif call.info.session is not None and self._isolated is not None:
             interceptors = self._isolated
         return CallExecution(self.context, interceptors, operation, call, report_ending)
 
@@ -141,6 +150,8 @@ class CallExecution:
                     call.delivery.wait_s = min(ending.after_s, call.deadline - time.monotonic())
                 await self._unbegin()  # or another worker would wait for this one's answer
             if isinstance(ending, Parked) and call.delivery is not None:
+                if ending.reason == INPUT_REQUIRED:
+                    await self._unbegin()  # it was sent, and not completed
                 call.delivery.parking = build_parking(self._context, call, ending)
             if isinstance(ending, Answer) and (ending.result is not call.built or call.is_large):
                 ending = await self._finished(ending.result)
@@ -164,16 +175,26 @@ class CallExecution:
             self._report_ending(error)
 
     async def _prepared(self) -> Ending:
+        call = self._call
         if (agents := self._call.connection.agents) is not None:
             async with agents.lend(self._call.principal) as self._call.connection:
                 return await self._prepared()
+        if call.info.park and call.delivery is not None and (asking := self._context.asking) is not None:
+            async with asking.lend(call, self._context.connections.get(call.server)) as lent:
+                if lent is None:
+                    return Requeued("its server may ask one caller at a time", _TURN_S)
+                call.connection = lent
+                return await self._go_on()
+        return await self._go_on()
+
+    async def _go_on(self) -> Ending:
         await self._operation.prepare(self._call)
         return await run_through(self._interceptors.call, self._call, self._invoke)
 
     def _invoke(self) -> Awaitable[Ending]:
         if self._call.task:
             return answer_task(self._context, self._call, self._operation)
-        return Invocation(self._call, self._operation, self._interceptors.attempt, self._context).run()
+        return Invocation(self._context, self._call, self._operation, self._interceptors.attempt).run()
 
     def _report_ending(self, ending: Ending | BaseException) -> None:
         if self._is_over:

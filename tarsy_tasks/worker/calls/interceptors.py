@@ -9,12 +9,13 @@ from tarsy_tasks.worker.calls.call_approval import ApprovedArguments, CallApprov
 from tarsy_tasks.worker.calls.chain import Interceptors
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.guard import BeginMarker, Redelivery
+from tarsy_tasks.worker.calls.input_answers import InputAnswers
 from tarsy_tasks.worker.calls.isolated_sessions import IsolatedSessions
 from tarsy_tasks.worker.calls.isolation import IsolatedSession, OpenedSession, SessionEnd
 from tarsy_tasks.worker.calls.permission import PermittedArguments, PermittedTool
 from tarsy_tasks.worker.calls.result_cache import ResultCache
 
-__all__ = ["build_interceptors", "has_cache"]
+__all__ = ["build_answering", "build_interceptors", "has_approvals", "has_cache"]
 
 
 def has_cache(config: Config) -> bool:
@@ -55,7 +56,7 @@ def build_interceptors(
             # call: with the tool's definition and its arguments
             PinnedDefinition(context),
             *([PermittedArguments(policy)] if policy is not None and policy.has_argument_rules else ()),
-            *([CallApproval(context)] if has_approvals else ()),  # after what refuses calls: nobody is asked in vain
+            *([CallApproval(context)] if has_approvals else ()),  # last: calls that are refused need no approval
         ],
         users,
         [
@@ -67,3 +68,9 @@ def build_interceptors(
             BeginMarker(context),  # in one step with the limits of the policy, which Redis counts
         ],
     )
+
+
+def build_answering(context: WorkerContext) -> Interceptors:
+    """What the answer of an agent to the questions of a server passes: it is no call, and needs no permission but that
+    the call is its own."""
+    return Interceptors([Deadline(context), Redelivery(context), OwnQueue(), InputAnswers(context)], [], [])

@@ -7,26 +7,29 @@ is decided in `recovery`.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
+from typing import Any
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_before_delay
 
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.errors import CallError
-from tarsy_tasks.interceptors import Answer, Ending
+from tarsy_tasks.interceptors import Answer, Ending, Parked
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.telemetry.audit import StepName
 from tarsy_tasks.worker.calls.chain import Step, run_through
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.event_feed import Extension
+from tarsy_tasks.worker.calls.input_rounds import ask_for_input, input_error, require_same, send_as_asker
 from tarsy_tasks.worker.calls.operation import Operation
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.calls.server_tasks import keep_task
 from tarsy_tasks.worker.sessions.backoff import FailedAttempt, backoff
 from tarsy_tasks.worker.sessions.call_errors import call_error, describe_error, lost_error, timeout_error
+from tarsy_tasks.worker.sessions.input_requests import InputNeeded
 from tarsy_tasks.worker.sessions.recovery import (
     Action,
     Executed,
@@ -42,6 +45,8 @@ from tarsy_tasks.worker.sessions.session import Session
 __all__ = ["Invocation", "end_after", "may_replay", "unsent_error"]
 
 _STEPS_NOTED = 40
+_STATE_ONLY_S = 0.25
+"""Before a call is sent again for which the server has asked nothing, only given a state. As the SDK does."""
 _MARGIN_S = 0.5
 """The request's own timeout should end the call first: its error says more, and cancels the call on the MCP server."""
 
@@ -129,9 +134,9 @@ class Invocation:
     `call.attempts`, `call.may_have_run` and the steps of `call.record` are kept current.
     """
 
-    def __init__(self, call: RunningCall, operation: Operation, steps: Sequence[Step], context: WorkerContext) -> None:
-        self._call = call
+    def __init__(self, context: WorkerContext, call: RunningCall, operation: Operation, steps: Sequence[Step]) -> None:
         self._context = context
+        self._call = call
         self._operation = operation
         self._steps = steps
         self._connection = call.connection
@@ -205,9 +210,18 @@ class Invocation:
                 raise lost_error(
                     *self._names, describe_error(failure.error, self._connection.masker), again=True
                 ) from failure.error
-            ending = self._connection.errors.describe_end(failure.end_reason)
+            if (error := input_error(self._call, failure.error)) is not None:
+                raise error from failure.error
+            errors = self._connection.errors
+            ending, sign_in = errors.describe_end(failure.end_reason), errors.find_sign_in(failure.error)
             raise call_error(
-                failure.error, failure.recovery, *self._names, failure.timeout_s, ending, self._connection.masker
+                failure.error,
+                failure.recovery,
+                *self._names,
+                failure.timeout_s,
+                ending,
+                self._connection.masker,
+                sign_in,
             ) from failure.error
         except CallError as failure:
             if self._lost_attempts:
@@ -251,21 +265,45 @@ class Invocation:
             session = self._session = await self._connect()
         if call.is_closed or time.monotonic() >= self._deadline:
             raise unsent_error(call)
+        if call.sent_round is not None:
+            await require_same(call, call.sent_round)
         timeout_s = self._seconds_left
         began = time.monotonic()
         self._note_sending(session, began)
         call.attempts += 1
         call.may_have_run = True
         try:
-            found = await self._operation.send(call, session, timeout_s)
+            found = await self._send_once(session, timeout_s)
+        except InputNeeded as needed:
+            return await self._ask(needed)
         except Exception as error:
             raise self._failed(error, session, timeout_s, began) from error
         connection.availability.record_answer()
         connection.recent_calls.record(failed=bool(found.is_error))
+        if call.sent_round is not None:
+            call.fresh_s = 0.0  # what depends on answers is kept for nobody else
         if isinstance(found, CreatedTask):
             return await keep_task(self._context, call, found, self._deadline)
         call.built = await self._operation.build_result(call, found)
         return Answer(call.built)
+
+    def _send_once(self, session: Session, timeout_s: float) -> Awaitable[Any]:
+        call = self._call
+        sending = self._operation.send(call, session, timeout_s)
+        return send_as_asker(self._context, sending, call) if call.info.park and call.delivery is not None else sending
+
+    async def _ask(self, needed: InputNeeded) -> Ending:
+        """The server asks something: the call waits, or is sent again at once."""
+        call = self._call
+        self._connection.availability.record_answer()
+        self._connection.recent_calls.record(failed=False)
+        call.may_have_run = self._lost_attempts > 0
+        asked = await ask_for_input(call, needed)
+        if isinstance(asked, Parked):
+            return asked
+        call.sent_round = asked
+        await asyncio.sleep(_STATE_ONLY_S)
+        return await self._send()
 
     def _note_sending(self, session: Session, now: float) -> None:
         record = self._call.record

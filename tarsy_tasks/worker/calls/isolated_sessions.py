@@ -146,11 +146,11 @@ class IsolatedSessions:
         """The session of a call; or how the call ends here, because it has to wait, or to go to another worker.
 
         Raises:
-            CallError: Its state is gone, it is that of another agent, or there is no room for it.
+            CallError: Its state is gone, or there is no room for it.
         """
-        key = session_key_of(call.server, session_of(call).run)
+        key = session_key_of(call.server, call.principal, session_of(call).run)
         held = self._held.get(key)
-        if held is not None and self._is_sure(held, call):
+        if held is not None and self._is_sure(held):
             return held
         async with self._claiming:
             try:
@@ -159,9 +159,9 @@ class IsolatedSessions:
                 logger.warning("Redis cannot say who holds an isolated session: %s", error)
                 return Requeued("Redis is unavailable", _WAIT_S)
 
-    def _is_sure(self, held: HeldSession, call: RunningCall) -> bool:
+    def _is_sure(self, held: HeldSession) -> bool:
         is_fresh = time.monotonic() - held.confirmed_at < min(_CONFIRMED_S, self._context.lease_s / 2)
-        return is_fresh and held.principal == call.principal and not held.connection.is_lost
+        return is_fresh and not held.connection.is_lost
 
     async def _claim(self, call: RunningCall, key: str) -> HeldSession | Requeued:
         held, shared = self._held.get(key), self._context.connections.get(call.server) or call.connection
@@ -186,7 +186,7 @@ class IsolatedSessions:
         if claim.state is ClaimState.HELD and held is not None:
             held.confirmed_at = time.monotonic()
             return held
-        if held is not None and claim.state is not ClaimState.FOREIGN:
+        if held is not None:
             self._forget(held)
         match claim.state:
             case ClaimState.CLAIMED:
@@ -213,12 +213,6 @@ class IsolatedSessions:
         return True
 
     def _pass_on(self, call: RunningCall, key: str, claim: Claim) -> Requeued:
-        if claim.state is ClaimState.FOREIGN:
-            raise CallError(
-                ErrorCode.SESSION_DENIED,
-                f"{call.record.title} did not run: its run id belongs to another agent. The program that sent it has "
-                "to use a run id of its own.",
-            )
         delivery = _delivery_of(call)
         slots = {"tag": delivery.tag, "queue": delivery.queue, "session": key, "holder": claim.holder}
         delivery.pass_on = partial(forward, **slots)
@@ -251,21 +245,26 @@ class IsolatedSessions:
 
         held.timer = asyncio.get_running_loop().call_later(after_s, look)
 
-    async def mark_open(self, held: HeldSession) -> None:
-        """From now on the session has a state."""
-        if held.connection.has_state:
-            with suppress(RedisError, OSError):  # then it is not known to be lost, if this worker is
-                await self._directory.mark_open(held.key)
-                held.is_marked = True
+    async def mark_open(self, held: HeldSession) -> Requeued | None:
+        """From now on the session has a state. Returns how the call ends here if nobody would know when it is lost:
+        this worker has given it up meanwhile, because it stops, or cannot write that down."""
+        if not held.connection.has_state:
+            return None
+        try:
+            held.is_marked = await self._directory.mark_open(held.key)
+        except (RedisError, OSError) as error:
+            logger.warning("an isolated session cannot be recorded in Redis: %s", error)
+            return Requeued("Redis is unavailable", _WAIT_S)
+        return None if held.is_marked else Requeued("its session was given up before it was used", 0)
 
     async def leave(self, call: RunningCall) -> Requeued | None:
         """An executor needs its session no longer: it is closed when none does. Returns how the call ends here if
-        another worker holds it. Raises `CallError` if it is that of another agent."""
+        another worker holds it."""
         asked = session_of(call)
-        key, tag = session_key_of(call.server, asked.run), _delivery_of(call).tag
+        key, tag = session_key_of(call.server, call.principal, asked.run), _delivery_of(call).tag
         async with self._claiming:
             held = self._held.get(key)
-            if held is None or held.principal != call.principal:
+            if held is None:
                 try:
                     claim = await self._directory.claim(call.server, key, call.principal, tag, opens=False)
                 except (RedisError, OSError):
@@ -324,5 +323,5 @@ def _wait(call: RunningCall, bound: str) -> Requeued:
     raise CallError(
         ErrorCode.TOO_MANY_SESSIONS,
         f"{call.record.title} did not run: there are as many isolated sessions with MCP server `{call.server}` as this "
-        f"deployment allows{whose}, and none was closed in time. The tool did not run. Try again later.",
+        f"deployment allows{whose}, and none was closed in time. Call it again later.",
     )

@@ -57,8 +57,8 @@ class OpenedSession:
 
     async def __call__(self, call: RunningCall, proceed: Proceed) -> Ending:
         held: HeldSession = call.state[_STATE]
-        if not held.is_marked:
-            await self._sessions.mark_open(held)
+        if not held.is_marked and (requeued := await self._sessions.mark_open(held)) is not None:
+            return requeued
         return await proceed()
 
 

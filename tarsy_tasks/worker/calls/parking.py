@@ -5,6 +5,7 @@ Owns the two shapes. Why a call is parked, and what a decision means for it, eac
 """
 
 import json
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -13,13 +14,15 @@ from tarsy_tasks.broker.parked_calls import ParkedRecord, Parking
 from tarsy_tasks.broker.parked_views import TASK
 from tarsy_tasks.interceptors import ANONYMOUS, Parked
 from tarsy_tasks.models import ParkedCall
+from tarsy_tasks.questions import INPUT_REQUIRED
 from tarsy_tasks.telemetry.audit import build_canonical
 from tarsy_tasks.telemetry.shown_arguments import build_shown
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.long_work import is_large
+from tarsy_tasks.worker.reporting.approval_requests import APPROVAL
 
-__all__ = ["NO_LIMIT_S", "build_parking", "describe_call", "find_parked"]
+__all__ = ["NO_LIMIT_S", "approval_of", "build_parking", "describe_call", "find_parked"]
 
 _SHOWN_CHARS = 1000
 _NAME_CHARS = 100
@@ -29,13 +32,15 @@ NO_LIMIT_S = 24 * 3600.0
 _TEXTS = {
     "approval": "`{server}.{tool}` waits for a person to approve it. It has not run. Its answer comes when they have "
     "decided; do not call it again meanwhile.",
+    INPUT_REQUIRED: "`{server}.{tool}` waits for answers to questions of its MCP server. It has not completed. Its "
+    "answer comes when they were answered; do not call it again meanwhile.",
     TASK: "`{server}.{tool}` goes on as a task of its MCP server. Its answer comes when that is done; do not call it "
     "again meanwhile.",
 }
 """What models can be told, by reason."""
 
 
-def build_parking(context: WorkerContext, call: RunningCall, parked: Parked) -> Parking:
+def build_parking(context: WorkerContext, call: RunningCall, parked: Parked, *, holds_session: bool = False) -> Parking:
     """What is written of a call that is parked now, for the first time or again after its worker was lost."""
     now = context.clock.now()
     before = call.parked
@@ -51,9 +56,11 @@ def build_parking(context: WorkerContext, call: RunningCall, parked: Parked) -> 
     }
     if call.principal != ANONYMOUS:
         record["principal"] = call.principal
-    state = _state_of(context, call, parked, now, until) if call.info.park else ""
+    if parked.reason != APPROVAL and (approved := approval_of(before)) is not None and approved.decision == "approved":
+        record |= {"approved": approved.digest, "approved_by": approved.by}
+    state = _state_of(context, call, parked, now, until, holds_session=holds_session) if call.info.park else ""
     polled = keys.polled_key(call.server) if parked.reason == TASK else ""
-    return Parking(record, until, state, polled, parked.poll_s)
+    return Parking(record, until, state, polled, parked.poll_s, dict(parked.kept))
 
 
 async def describe_call(call: RunningCall) -> dict[str, object]:
@@ -98,18 +105,37 @@ def _allowance_s(call: RunningCall) -> float:
     return round(min(times), 3)
 
 
-def _state_of(context: WorkerContext, call: RunningCall, parked: Parked, now: float, until: float) -> str:
+def approval_of(record: ParkedRecord | None) -> ParkedRecord | None:
+    """What was decided about the approval of a call, also if it has waited for something else since."""
+    if record is None or record.reason == APPROVAL:
+        return record
+    if not record.approved:
+        return None
+    return replace(record, reason=APPROVAL, digest=record.approved, decision="approved", by=record.approved_by, why="")
+
+
+def _state_of(
+    context: WorkerContext, call: RunningCall, parked: Parked, now: float, until: float, *, holds_session: bool
+) -> str:
     """The state of the task, as Celery's result backend writes it. Empty if results are in another Redis: the script
     that parks a call does not reach that one."""
     if context.results is not context.in_flight.exchange:
         return ""
     text = _TEXTS[parked.reason].format(server=call.server, tool=call.tool)
     found = ParkedCall(
-        reason=parked.reason, server=call.server, tool=call.tool, text=text, since=round(now, 3), until=round(until, 3)
+        reason=parked.reason,
+        server=call.server,
+        tool=call.tool,
+        text=text,
+        since=round(now, 3),
+        until=round(until, 3),
+        questions=parked.questions,
+        digest=parked.digest if parked.questions else "",
+        holds_session=holds_session,
     )
     state: dict[str, Any] = {
         "status": keys.PARKED_STATE,
-        "result": found.model_dump(),
+        "result": found.model_dump(mode="json"),
         "traceback": None,
         "children": [],
     }

@@ -44,7 +44,8 @@ class GetPromptOperation:
     async def send(self, call: RunningCall, session: Session, timeout_s: float) -> Received[GetPromptResult]:
         """One attempt; raises what the SDK raises."""
         name, arguments = call.arguments["name"], call.arguments["arguments"]
-        return Received(await session.request(lambda client: client.get_prompt(name, arguments), timeout_s))
+        answers = call.answers
+        return Received(await session.request(lambda client: client.get_prompt(name, arguments, **answers), timeout_s))
 
     async def build_result(self, call: RunningCall, found: Received[GetPromptResult]) -> ToolResult:
         """The answer, masked. Raises `CallError` if it is too large."""

@@ -55,8 +55,8 @@ class ReadResourceOperation:
 
     async def send(self, call: RunningCall, session: Session, timeout_s: float) -> Received[ReadResourceResult]:
         """One attempt; raises what the SDK raises."""
-        uri: str = call.arguments["uri"]
-        found = await session.request(lambda client: client.read_resource(uri), timeout_s)
+        uri, answers = call.arguments["uri"], call.answers
+        found = await session.request(lambda client: client.read_resource(uri, **answers), timeout_s)
         call.fresh_s = read_fresh_s(found)
         return Received(found)
 

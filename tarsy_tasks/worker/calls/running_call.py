@@ -3,7 +3,7 @@
 Owns also the checks of a message before it becomes a call.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,15 +13,17 @@ from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.broker.parked_calls import ParkedRecord
 from tarsy_tasks.errors import CallError, ToolNameError
 from tarsy_tasks.interceptors import Call
-from tarsy_tasks.methods import CLOSE_SESSION, METHODS, TOOL_CALL
+from tarsy_tasks.methods import ANSWER_INPUT, CLOSE_SESSION, METHODS, TOOL_CALL
 from tarsy_tasks.models import CallInfo, ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.tool_names import LONGEST_NAME
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.event_feed import EventFeed
+from tarsy_tasks.worker.calls.sent_round import SentRound
 from tarsy_tasks.worker.reporting.call_record import CallRecord
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 from tarsy_tasks.worker.sessions.connection_errors import removed_error
+from tarsy_tasks.worker.sessions.session import NO_ANSWERS
 
 __all__ = ["RunningCall", "ignore_end", "parse_message", "require_connection", "require_method"]
 
@@ -48,6 +50,7 @@ class RunningCall(Call):
         built: The result that `content` built and masked.
         feed: Takes its events to its agent; None if nobody listens.
         parked: What was decided of it, if it was parked before; only of a call that may be parked.
+        sent_round: What its server is answered when it is sent, if that has asked something.
         fresh_s: How long its server lets the answer be kept, in seconds; None if it does not say.
     """
 
@@ -64,7 +67,13 @@ class RunningCall(Call):
     built: ToolResult | None = None
     feed: EventFeed | None = None
     parked: ParkedRecord | None = None
+    sent_round: SentRound | None = None
     fresh_s: float | None = None
+
+    @property
+    def answers(self) -> Mapping[str, Any]:
+        """What its server is answered when it is sent, as arguments of the SDK."""
+        return NO_ANSWERS if self.sent_round is None else self.sent_round.arguments()
 
     @property
     def task(self) -> str:
@@ -105,7 +114,7 @@ def parse_message(arguments: tuple[Any, ...]) -> CallInfo:
 
 def require_method(method: str, info: CallInfo) -> None:
     """Raises `CallError` for a method that is not one of `METHODS`, nor about the isolated session of the call."""
-    if method not in METHODS and not (method == CLOSE_SESSION and info.session is not None):
+    if method not in METHODS and method != ANSWER_INPUT and not (method == CLOSE_SESSION and info.session is not None):
         raise _invalid_message(f"its argument `method` is none of {', '.join(sorted(METHODS))}")
 
 

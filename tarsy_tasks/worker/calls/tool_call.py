@@ -80,7 +80,7 @@ class ToolCallOperation:
     async def send(self, call: RunningCall, session: Session, timeout_s: float) -> CallToolResult | CreatedTask:
         """One attempt; raises what the SDK raises."""
         try:
-            found = await session.call_tool(call.tool, call.arguments, timeout_s, call.feed)
+            found = await session.call_tool(call.tool, call.arguments, timeout_s, call.feed, call.answers)
         except TaskCreated as created:
             return created.task
         problem = await session.find_output_problem(call.tool, found)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.worker.control import Panel
 
-from tarsy_tasks.broker import keys, parked_calls
+from tarsy_tasks.broker import keys, parked_calls, parked_views
 from tarsy_tasks.broker.parked_calls import Decided
 from tarsy_tasks.catalogue import approve_tools, read_catalogue
 from tarsy_tasks.errors import NoSessionError
@@ -128,7 +128,7 @@ def mcp_decide(
     try:
         with state.app.pool.acquire(block=True) as connection:
             redis: Any = connection.default_channel.client
-            view = parked_calls.load(redis, call)
+            view = parked_views.load(redis, call)
             if view is None or view.digest != digest:
                 return {"ok": {"done": False, "result": Decided.UNKNOWN if view is None else Decided.CHANGED}}
             by, why = " ".join(by.split())[:LONGEST_NAME], " ".join(why.split())[:LONGEST_WHY]
@@ -179,6 +179,7 @@ def _describe(connection: "ServerConnection") -> Reply:
         "tools": len(listed.tools) if listed else None,
         "sessions_opened": connection.sessions_opened,
         "in_flight": connection.in_flight,
+        "watched": connection.watched,
         "agents": None if connection.agents is None else len(connection.agents),
         "last_error": mask(connection.last_error.operator_text) if connection.last_error else None,
     }

@@ -82,7 +82,7 @@ class FetchStep(bootsteps.StartStopStep):
 
 
 def _report_kombu(consumer: Any, why: str) -> None:
-    # With users of Redis there are agents whose calls then wait for other workers, or in vain.
+    # With users of Redis there are agents whose calls then wait for other workers, or until their deadlines.
     severity = logging.ERROR if consumer.app.worker_context.binding.is_bound else logging.WARNING
     logger.log(severity, "%s, %s", _KOMBU_FETCHES, why)
 

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 from redis.exceptions import NoScriptError, ResponseError
 
-from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.deliveries import as_text, isolation
+from tarsy_tasks.broker import keys, steps
+from tarsy_tasks.broker.deliveries import as_text
 from tarsy_tasks.broker.fetch import FetchedMessage, read_fetched
 from tarsy_tasks.broker.messages import DamagedMessage
 from tarsy_tasks.worker.process.bulkhead import Bulkhead
@@ -35,7 +35,7 @@ _BATCH = 16
 _LOOK_S = 10.0
 """A connection that is lost without a sign is noticed by looking."""
 _REST_S = 0.01
-"""After a look at sets of agents that brought nothing: names that agents add in vain cost no more than that."""
+"""After a look at sets of agents that brought nothing: names that agents add and do not use cost no more than that."""
 _LEFT_OUT = 2
 """The length of a reply that is no message, but says of which server calls are left out."""
 _LEFT_OUT_S = (0.01, 0.1)
@@ -333,7 +333,7 @@ class QueueFetcher:
         """Its lease lapses, and after a few deliveries it is a dead letter."""
         name, tag = map(as_text, reply[:2])
         logger.critical("the message %.200s from %s cannot be run: %s", tag, name, damage)
-        self._exchange.send(_Receiver(_ignore, _ignore), *isolation(tag))
+        self._exchange.send(_Receiver(_ignore, _ignore), *steps.isolation(tag))
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, NoScriptError):  # somebody made Redis forget all scripts

@@ -8,15 +8,17 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tarsy_tasks.config import Config, find_config_path, load_config
+from tarsy_tasks.config.watch import FileWatch
 from tarsy_tasks.interceptors import Interceptor
 from tarsy_tasks.policy import Policy, load_policy
-from tarsy_tasks.settings import Settings
+from tarsy_tasks.settings import Settings, load_settings
 from tarsy_tasks.telemetry.health_records import TakenConfiguration
 from tarsy_tasks.worker.calls.chain import load_interceptors
 
-__all__ = ["Generation", "load_generation"]
+__all__ = ["Generation", "load_generation", "watch_files"]
 
 _VERSION_CHARS = 12
 
@@ -42,18 +44,28 @@ class Generation:
         return TakenConfiguration(self.version, error, lists_to_all=is_for_all)
 
 
-def load_generation(before: Generation | None = None) -> Generation:
+def load_generation(before: Generation | None = None, path: Path | None = None) -> Generation:
     """What the files say now.
 
     Args:
         before: Its interceptors are kept, with what they remember, if the configuration names the same ones.
+        path: The file of the configuration; None: see `find_config_path`.
 
     Raises:
         ConfigError: A file is missing or wrong; one line for each problem.
     """
-    config, policy = load_config(find_config_path()), load_policy()
+    path = path or find_config_path()
+    config, policy = load_config(path), load_policy(path)
     is_same = before is not None and before.config.interceptors == config.interceptors
     interceptors = before.interceptors if before is not None and is_same else load_interceptors(config.interceptors)
     said = [config.model_dump(mode="json"), policy.version if policy is not None else None]
     version = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:_VERSION_CHARS]
     return Generation(config, policy, interceptors, version)
+
+
+def watch_files() -> FileWatch:
+    """Watches the files that `load_generation` reads; made before it reads them, so that no change is missed. Raises
+    `ConfigError` if there is no configuration."""
+    named = load_settings().policy
+    paths: list[Path] = [find_config_path(), *([named] if named is not None else [])]
+    return FileWatch(paths)

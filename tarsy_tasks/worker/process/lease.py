@@ -176,6 +176,10 @@ class LeaseKeeper:
             logger.warning("calls of isolated sessions were taken back from a lost worker: %s", taken_back)
         if swept.restored:
             logger.warning("requeued %d messages of lost workers: %s", len(swept.restored), swept.restored)
+        if swept.dropped:
+            logger.warning(
+                "dropped %d message(s) that were in no queue of their agents: %s", len(swept.dropped), swept.dropped
+            )
         for tag in set(swept.dead_letters) - self._recorded:
             self._record_dead_letter(deliveries, tag)
             self._app.backend.refuse(tag, PoisonMessage(tag))

@@ -34,11 +34,13 @@ from tarsy_tasks.celery_app import broker_urls
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.config.inheritance import Inheritance
 from tarsy_tasks.settings import load_settings
+from tarsy_tasks.worker.calls.asking_connections import AskingConnections
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.execution import CallRunner
-from tarsy_tasks.worker.calls.interceptors import build_interceptors, has_approvals, has_cache
+from tarsy_tasks.worker.calls.interceptors import build_answering, build_interceptors, has_approvals, has_cache
 from tarsy_tasks.worker.calls.isolated_sessions import IsolatedSessions
 from tarsy_tasks.worker.calls.operations import build_operations
+from tarsy_tasks.worker.calls.resource_watches import ResourceWatches
 from tarsy_tasks.worker.calls.task_execution import TaskExecution
 from tarsy_tasks.worker.long_work import cancel_long_work
 from tarsy_tasks.worker.maskers import build_record_masker
@@ -67,6 +69,7 @@ from tarsy_tasks.worker.sessions.isolated import IsolatedConnection
 from tarsy_tasks.worker.sessions.opening import SessionContext
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 from tarsy_tasks.worker.sessions.sign_ins import build_sign_ins
+from tarsy_tasks.worker.transport.provided_credentials import build_credential_source
 
 __all__ = ["TaskPool"]
 
@@ -91,6 +94,7 @@ class TaskPool(ThreadsTaskPool):
         self.commands: dict[str, tuple[str, Future[dict[str, Any]]]] = {}
         """The last command of an operator for each server, by name, and its outcome."""
         self._closed = False
+        self._watching: Future[None] | None = None
 
     @property
     def context(self) -> WorkerContext:
@@ -131,7 +135,10 @@ class TaskPool(ThreadsTaskPool):
         self.isolated = IsolatedSessions(context, self._connect_run, self._consume_own)
         context.consume_own = self.isolated.consume_own
         isolated = build(isolation=self.isolated)
-        self.runner = CallRunner(context, build(), build_operations(context), isolated)
+        changes = ResourceChanges(context.connections, context.in_flight.exchange)
+        self._watches = ResourceWatches(context, changes.dropped)
+        asked_for = build_operations(context, self._watches)
+        self.runner = CallRunner(context, build(), asked_for, build_answering(context), isolated)
         weights, limiting = weights_of(context.policy), self.build_fetch_limits()
         self.fetcher = QueueFetcher(partial(broker_pool, self.app), self._bulkhead, self._loop, weights, limiting)
         suspended = SuspendedQueues(context.connections, self._bulkhead, context.instance)
@@ -144,10 +151,11 @@ class TaskPool(ThreadsTaskPool):
             for each in (suspended, pauses, reporter, budgets):
                 each.tend(exchange)
 
+        context.asking = AskingConnections(self._sessions, self._bulkhead)
         keeping = (context.audit, context.instance, servers, context.lease_s, tend)
         self._leases = LeaseKeeper(self.app, *keeping)
-        changes = ResourceChanges(context.connections, context.in_flight.exchange)
-        context.connections.inform(self._bulkhead, suspended, pauses, changes, self._leases, self.isolated)
+        kept = (self._bulkhead, suspended, pauses, changes, self._leases, self.isolated, context.asking)
+        context.connections.inform(*kept)
         grace_s = context.settings.shutdown_grace_s
         self.server_changes = ServerChanges(context.connections, self, self._connect, grace_s)
         self._shutdown = ShutdownWatch(context.settings.shutdown_grace_s, self._end_all)
@@ -163,6 +171,7 @@ class TaskPool(ThreadsTaskPool):
             # Celery stops no pool that did not start.
             self._close_sessions()
             raise
+        self._watching = self._loop.submit(self._watches.run())
         self._leases.start()
         self._polling = self._loop.submit(TaskPoller(context).run())
         self._shutdown.start()
@@ -205,7 +214,7 @@ class TaskPool(ThreadsTaskPool):
             broker = AsyncRedisExchange(partial(broker_pool, app), is_eager=True)
         sign_ins = build_sign_ins(settings, broker)
         sessions = self._sessions = SessionContext(
-            self.inheritance, agent_secrets=settings.agent_secrets, sign_ins=sign_ins
+            self.inheritance, credentials=build_credential_source(settings), sign_ins=sign_ins
         )
         connections = Connections(map(self._connect, (configured[name] for name in servers)))
         # Of all servers: any worker may find a call that its own worker left behind.
@@ -287,8 +296,12 @@ class TaskPool(ThreadsTaskPool):
         async def close(connection: ServerConnection) -> None:
             await connection.close()
 
+        if self._watching is not None:
+            self._watching.cancel()
+            wait_for([self._loop.submit(self._watches.close())], _ANSWER_S)
         closing = [self._loop.submit(close(connection)) for connection in self._context.connections.values()]
-        closing += [self._loop.submit(each.close()) for each in (self.server_changes, self.isolated)]
+        kept = filter(None, (self.server_changes, self.isolated, self._context.asking))
+        closing += [self._loop.submit(each.close()) for each in kept]
         wait_for(closing, _CLOSE_S)
         for each in (self.fetcher, self._context.in_flight.exchange, self._context.results):
             self._loop.call_soon(each.close)

@@ -8,17 +8,16 @@ import logging
 import signal
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from celery import bootsteps
 from kombu import Queue
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.config import find_config_path
+from tarsy_tasks.config import load_config
+from tarsy_tasks.config.record import ConfigurationRecord, find_record
 from tarsy_tasks.config.watch import FileWatch
 from tarsy_tasks.errors import ConfigError
-from tarsy_tasks.settings import load_settings
 from tarsy_tasks.worker.calls.interceptors import build_interceptors, has_approvals, has_cache
 from tarsy_tasks.worker.maskers import build_common_masker, build_record_masker
 from tarsy_tasks.worker.process.generation import Generation, load_generation
@@ -47,7 +46,8 @@ class ReloadStep(bootsteps.StartStopStep):
 
     def start(self, parent: Any) -> None:
         if self._reload is None:
-            self._reload = ConfigurationReload(parent.pool, parent.app.generation, parent.controller.takes)
+            app = parent.app
+            self._reload = ConfigurationReload(parent.pool, app.generation, app.watch, parent.controller.takes)
         reload = parent.configuration_reload = self._reload
         if callable(signal.getsignal(signal.SIGHUP)) and threading.current_thread() is threading.main_thread():
             # Celery's own handler starts the worker again. In a terminal it has none: there the signal ends the worker.
@@ -66,10 +66,11 @@ class ConfigurationReload:
 
     Args:
         generation: What it has started with.
+        watch: Of its files, from before they were read.
         takes: Whether it takes messages of a queue, by `-Q` and `-X`.
     """
 
-    def __init__(self, pool: TaskPool, generation: Generation, takes: Callable[[str], bool]) -> None:
+    def __init__(self, pool: TaskPool, generation: Generation, watch: FileWatch, takes: Callable[[str], bool]) -> None:
         self._pool = pool
         self._app = pool.app
         self._generation = generation
@@ -81,7 +82,10 @@ class ConfigurationReload:
         self._is_asked = False
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._watch = FileWatch(_find_files())
+        self._record = find_record(load_config)
+        self._problem = ""
+        """Of the record, as it was last said."""
+        self._watch = watch
 
     def start(self, consumer: Any) -> None:
         """Begin to look, or go on after an outage of Redis."""
@@ -112,17 +116,26 @@ class ConfigurationReload:
     def _run(self) -> None:
         while not self._stopping.wait(_LOOK_S):
             try:
+                if self._record is not None:
+                    self._follow(self._record)
                 has_changed = self._watch.has_changed()
-                if self._is_asked or has_changed:
+                # The copy of a record is never there in part, so it need not stay the same for a while.
+                if self._is_asked or has_changed or (self._record is not None and not self._watch.is_current()):
                     self._is_asked = False
                     self._take()
             except Exception:
                 logger.exception("a changed configuration could not be taken")
 
+    def _follow(self, record: ConfigurationRecord) -> None:
+        record.follow()
+        if (problem := record.problem) != self._problem:
+            self._problem = problem
+            self._say(self._show(problem))
+
     def _take(self) -> None:
         self._watch.begin()
         try:
-            generation = load_generation(self._generation)
+            generation = load_generation(self._generation, self._record and self._record.path)
         except ConfigError as error:
             self._refuse(error)
             return
@@ -131,13 +144,19 @@ class ConfigurationReload:
         before, unfinished, self._unfinished = self._generation, self._unfinished, generation
         what = self._pool.loop.submit(self._apply(before, generation, unfinished)).result(_APPLY_S)
         self._generation, self._unfinished = generation, None
-        self._pool.context.taken = generation.taken(self._pool.context.settings)
+        self._pool.context.taken = generation.taken(self._pool.context.settings, self._show(self._problem))
         logger.info("configuration %s taken: %s", generation.version, what or "nothing is different for this worker")
         self._report()
 
     def _refuse(self, error: ConfigError) -> None:
         logger.error("the changed configuration was not taken, and the one before it stays in use: %s", error)
-        text = self._pool.context.masker.mask(str(error))[:_SHOWN_CHARS]
+        self._say(self._show(str(error)))
+
+    def _show(self, problem: str) -> str | None:
+        return self._pool.context.masker.mask(problem)[:_SHOWN_CHARS] or None
+
+    def _say(self, text: str | None) -> None:
+        """Have health records say why the worker has not taken what is saved; None: it has."""
         self._pool.context.taken = self._generation.taken(self._pool.context.settings, text)
         self._report()
 
@@ -195,11 +214,6 @@ class ConfigurationReload:
         for name in map(keys.check_queue, connections.removed):
             if consumer.task_consumer.consuming_from(name):
                 consumer.cancel_task_queue(name)
-
-
-def _find_files() -> list[Path]:
-    named = load_settings().policy
-    return [find_config_path(), *([named] if named is not None else [])]
 
 
 def _version_of(generation: Generation) -> str:

@@ -51,6 +51,11 @@ class ResourceChanges:
     def remove(self, server: str) -> None:
         """As `KeptPerServer.remove`."""
 
+    async def dropped(self) -> None:
+        """Return when what has changed until now is no longer in the cache."""
+        if self._dropping is not None:
+            await asyncio.wait({self._dropping})
+
     def _note(self, connection: ServerConnection, uri: str | None) -> None:
         if not (place := place_of(connection, RESOURCES)):
             return

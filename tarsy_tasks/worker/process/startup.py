@@ -21,7 +21,7 @@ from tarsy_tasks.telemetry.probes import remove_leftovers
 from tarsy_tasks.worker.process import canvas_limits
 from tarsy_tasks.worker.process.cancellation import CancellationStep
 from tarsy_tasks.worker.process.fetch_step import FetchStep
-from tarsy_tasks.worker.process.generation import load_generation
+from tarsy_tasks.worker.process.generation import load_generation, watch_files
 from tarsy_tasks.worker.process.health_step import HealthStep
 from tarsy_tasks.worker.process.pool import TaskPool
 from tarsy_tasks.worker.process.reload import ReloadStep
@@ -40,6 +40,7 @@ def configure(worker: Any) -> None:
     remove_leftovers(worker.hostname)
     worker.app.worker_instance = f"{worker.hostname}#{uuid.uuid4().hex[:8]}"
     try:
+        worker.app.watch = watch_files()
         generation = worker.app.generation = load_generation()
     except ConfigError as error:
         _refuse(str(error))

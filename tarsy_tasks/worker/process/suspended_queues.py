@@ -2,7 +2,7 @@
 
 Owns when no calls are taken from the queue of a suspended server, and how the workers of that server know of each
 other's suspensions. If all of them have suspended it, each takes its calls and answers them: an agent reads why, and
-does not wait in vain.
+does not wait for nothing.
 """
 
 from collections.abc import Mapping

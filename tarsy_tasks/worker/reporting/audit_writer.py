@@ -231,6 +231,7 @@ class Audit:
             "policy": record.policy or None,
             "rule": record.denial.rule if record.denial is not None else None,
             "approval": mask(record.approval)[:_NAME_CHARS] if record.approval else None,
+            "input": mask(record.input)[:_NAME_CHARS] if record.rounds else None,
             "attempts": record.attempts,
             "duration_s": result.duration_s or round(duration_s, 6),
             "worker": self._worker,

@@ -72,6 +72,8 @@ class CallRecord:
         policy: The version of the policy that decided it; empty if none did.
         denial: Why the policy does not permit it, if so.
         approval: What people decided of it, and who; empty if nobody was asked.
+        rounds: How often its server has asked for input.
+        answered: Who has answered last, and when nobody did; empty if nobody was asked.
         failure: Why it has no `result`.
         ended: How a call ended that ran before its task: the task only stores that.
         feed: Has the progress of a call to whose events somebody listens.
@@ -103,6 +105,8 @@ class CallRecord:
         self.policy = ""
         self.denial: Denial | None = None
         self.approval = ""
+        self.rounds = 0
+        self.answered = ""
         self.result: ToolResult | None = None
         self.failure: CallError | None = None
         self.ended: Ending | Exception | None = None
@@ -113,6 +117,12 @@ class CallRecord:
     def title(self) -> str:
         """What was called, in words."""
         return f"`{self.server}.{self.tool}`"
+
+    @property
+    def input(self) -> str:
+        """Its rounds of questions, for the audit."""
+        rounds = f"{self.rounds} round{'s' if self.rounds != 1 else ''}"
+        return f"{rounds}, {self.answered}" if self.answered else rounds
 
     def write(self, status: str | None = None, result: Any = None, size_bytes: int | None = None) -> AuditWrite:
         """As `AuditSource.write`."""

@@ -24,7 +24,7 @@ from tarsy_tasks.server_events import ServerEvent
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.telemetry.outage_log import OutageLog
 from tarsy_tasks.worker.reporting.alerts import Alert, AlertFeed
-from tarsy_tasks.worker.reporting.approval_requests import ApprovalRequest
+from tarsy_tasks.worker.reporting.approval_requests import APPROVAL, ApprovalRequest
 from tarsy_tasks.worker.reporting.audit_writer import Audit
 from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tarsy_tasks.worker.reporting.liveness_files import LivenessFiles
@@ -100,11 +100,12 @@ class Reporting:
         self._liveness.close()
 
     def report_parked(self, task_id: str, parking: Parking) -> None:
-        """A call waits for an approval: send the event, and the request of the webhook. Safe in any thread."""
-        request = ApprovalRequest.of(task_id, parking, self._settings)
-        if self._approvals is not None:
+        """A call waits for people: send the event, and for an approval the webhook's request. Safe in any thread."""
+        request, reason = ApprovalRequest.of(task_id, parking, self._settings), parking.record["reason"]
+        if self._approvals is not None and reason == APPROVAL:
             self._approvals.send(request)
         fields = request.model_dump(include={"server", "tool", "agent_id", "expires_at", "approvers"})
+        fields["reason"] = reason
         with suppress(queue.Full):
             self._events.put_nowait(("worker-mcp-parked", {"uuid": task_id, **fields}))
 

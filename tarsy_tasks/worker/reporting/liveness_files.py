@@ -14,8 +14,9 @@ from typing import Any
 
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.own_files import write_own_file
+from tarsy_tasks.run_dir import open_run_dir, run_dir
 from tarsy_tasks.telemetry.outage_log import OutageLog
-from tarsy_tasks.telemetry.probes import BEAT_S, ProbeFiles, open_run_dir, run_dir
+from tarsy_tasks.telemetry.probes import BEAT_S, ProbeFiles
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 
 __all__ = ["LivenessFiles"]

@@ -3,6 +3,8 @@
 connecting         all servers, when the worker starts; `connections` has them afterwards
 connection         one server for the worker's whole life: which session calls use, and its replacement
 agent_connections  the same for a server that each agent uses with its own credential; `agent_pool` has theirs
+isolated           the connection of one run of an agent
+on_demand          stops a server that nobody uses
 opening            the attempts to open one session
 session            one open session: the SDK's client, its tools, and the signs that it is lost
 list_changes       whether the server has changed its tools meanwhile

@@ -14,7 +14,7 @@ from tarsy_tasks.worker.sessions.connection import ServerConnection
 from tarsy_tasks.worker.sessions.connection_state import State
 from tarsy_tasks.worker.sessions.opening import SessionContext
 from tarsy_tasks.worker.sessions.session import Session
-from tarsy_tasks.worker.transport.agent_secrets import SERVICE, ReadCredentials, SecretsDirectory
+from tarsy_tasks.worker.transport.agent_secrets import SERVICE, ReadCredentials
 
 __all__ = ["AgentsConnection"]
 
@@ -23,7 +23,7 @@ class AgentsConnection(ServerConnection):
     """As `ServerConnection`; `agents` has those of the agents."""
 
     def __init__(self, server: ServerConfig, masker: Masker, context: SessionContext) -> None:
-        source = SecretsDirectory(context.agent_secrets)
+        source = context.credentials
         super().__init__(server, masker, context, partial(source.read, SERVICE, server.agent_variables))
         self._has_own_session = server.agent_credentials.service
         # Each is opened by its agent's first call, and closed by the pool.

@@ -19,10 +19,10 @@ from typing import Generic, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from tarsy_tasks.config import ServerConfig
-from tarsy_tasks.errors import CallError, ConfigError
+from tarsy_tasks.errors import CallError, ConfigError, NoCredentialError
 from tarsy_tasks.interceptors import ANONYMOUS
 from tarsy_tasks.outcomes import ErrorCode
-from tarsy_tasks.worker.transport.agent_secrets import CredentialSource, NoCredentialError, ReadCredentials
+from tarsy_tasks.worker.transport.agent_secrets import CredentialSource, ReadCredentials
 
 __all__ = ["AgentPool"]
 

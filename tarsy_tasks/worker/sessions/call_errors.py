@@ -23,9 +23,21 @@ _LOOK_FIRST = "Check its effects before you call it again."
 
 
 def call_error(
-    error: Exception, recovery: Recovery, server: str, tool: str, timeout_s: float, session_end: str, masker: Masker
+    error: Exception,
+    recovery: Recovery,
+    server: str,
+    tool: str,
+    timeout_s: float,
+    session_end: str,
+    masker: Masker,
+    sign_in: str = "",
 ) -> CallError:
-    """The answer to a call that failed; `session_end` comes from `ConnectionErrors.describe_end`."""
+    """The answer to a call that failed.
+
+    Args:
+        session_end: From `ConnectionErrors.describe_end`.
+        sign_in: From `ConnectionErrors.find_sign_in`.
+    """
     name = f"{server}.{tool}"
     what = describe_error(error, masker)
     code, message = (error.code, error.message) if isinstance(error, MCPError) else (None, "")
@@ -38,7 +50,7 @@ def call_error(
         return _error(
             ErrorCode.SERVER_REFUSED if refused else ErrorCode.SERVER_UNAVAILABLE,
             f"MCP server `{server}` did not accept the call: {what}. `{name}` did not run.{session_end} "
-            + (_refusal_remedy(error, server) if refused else "Try again later, or continue without it."),
+            + (_refusal_remedy(error, sign_in) if refused else "Try again later, or continue without it."),
         )
     is_broken_stream = code == CONNECTION_CLOSED and message.startswith("SSE stream failed")
     if code == MESSAGE_TOO_LARGE or (is_broken_stream and "limit" in message):  # nothing else shows it for a stream
@@ -82,17 +94,16 @@ def _error(code: ErrorCode, text: str) -> CallError:
     return CallError(code, MaskedText(text))
 
 
-def _refusal_remedy(error: Exception, server: str) -> str:
-    if isinstance(error, MCPError) and (error.code == NOT_SENT or data_of(error).get("status") == _CONTENT_TOO_LARGE):
+def _refusal_remedy(error: Exception, sign_in: str) -> str:
+    data = data_of(error) if isinstance(error, MCPError) else {}
+    if isinstance(error, MCPError) and (error.code == NOT_SENT or data.get("status") == _CONTENT_TOO_LARGE):
         return "Call it again with fewer or other arguments."
-    if isinstance(error, MCPError) and data_of(error).get("status") == _UNAUTHORIZED:
-        return "An operator must set or correct `auth` of the server; continue without it."
-    if isinstance(error, MCPError) and (scope := data_of(error).get("scope")) is not None:
-        options = "".join(f" --scope {each}" for each in scope.split()) or " --scope …"
-        return (
-            "Its access token lacks a scope: an operator can have it granted "
-            f"(`tarsy-tasks auth login {server}{options}`, or `scopes` of its `auth`); continue without it."
-        )
+    if data.get("status") == _UNAUTHORIZED:
+        what = f"sign in again (`{sign_in}`)" if sign_in else "set or correct `auth` of the server"
+        return f"An operator must {what}; continue without it."
+    if "scope" in data:
+        what = f"have it granted (`{sign_in}`, or `scopes` of its `auth`)" if sign_in else "give it one that has it"
+        return f"Its access token lacks a scope: an operator can {what}; continue without it."
     return "An operator must fix this; continue without it."
 
 

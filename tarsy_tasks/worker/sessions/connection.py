@@ -57,6 +57,7 @@ class ServerConnection:
         on_suspend: Called on the loop when it is suspended.
         on_change: Called on the loop when the server was connected, could not be connected, or changed its tools.
         on_resources: Called on the loop when a resource has changed, with its URI; None: any of them may have.
+        watched: How many watches of its resources this worker holds.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class ServerConnection:
         self.long_work = LongWork(self.suspension)
         self.counted = CountedCalls() if server.error_budget is not None else None
         self.is_disconnected_by_operator = self.is_removed = self._closed = False
-        self.sessions_opened = self.sessions_replaced = self.pause_count = 0
+        self.sessions_opened = self.sessions_replaced = self.pause_count = self.watched = 0
         self.paused_until = float("-inf")
         self.on_pause: Callable[[float], None] = lambda _: None
         self.on_suspend: Callable[[], None] = lambda: None
@@ -82,8 +83,8 @@ class ServerConnection:
         self.record_failure = self._opener.record_failure
         self.recent_calls = RecentCalls()
         self._on_demand: OnDemand | None = None
-        if (idle_stop_s := server.stops_after_s) is not None:
-            self._on_demand = OnDemand(idle_stop_s, lambda: self.in_flight, self.recent_calls, self._stop_idle)
+        if (end_s := server.stops_after_s) is not None:
+            self._on_demand = OnDemand(end_s, lambda: self.in_flight + self.watched, self.recent_calls, self._stop_idle)
         self._logged_error = ""
         self._start_limiter = context.start_limiter
         self._session: Session | None = None
@@ -137,8 +138,7 @@ class ServerConnection:
 
     @property
     def identity(self) -> str:
-        """A digest of program, address and credentials, by which the server knows the worker; empty before the first
-        attempt to connect."""
+        """A digest of program, address and credentials, by which the server knows the worker; empty at first."""
         return self._opener.identity
 
     @property

@@ -4,12 +4,14 @@ Owns their texts, one for the model that called and one for operators: a model r
 next, an operator what failed and where.
 """
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 from mcp import MCPError
 
 from tarsy_tasks.config import OAuthSignIn, ServerConfig
-from tarsy_tasks.errors import CallError, ConfigError, NoSessionError
+from tarsy_tasks.errors import CallError, ConfigError, NoCredentialError, NoSessionError
 from tarsy_tasks.masking.masked_text import MaskedText
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.maskers import Masker, build_value_masker
@@ -17,12 +19,13 @@ from tarsy_tasks.worker.sessions.backoff import FailedAttempt
 from tarsy_tasks.worker.sessions.call_errors import describe_error
 from tarsy_tasks.worker.sessions.listing import ListingError
 from tarsy_tasks.worker.sessions.recovery import Action, Executed, classify_error, data_of
-from tarsy_tasks.worker.transport.agent_secrets import NoCredentialError
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 
 __all__ = ["ConnectionErrors", "removed_error"]
 
 _UNAUTHORIZED = 401
+_HALF_INSTALLED = re.compile(r"/_npx/|MODULE_NOT_FOUND|npm error Invalid Version")
+"""In the output of a program that npx has installed: perhaps not all of it is there."""
 _TRY_LATER = "The tool did not run. Try again later, or continue without it."
 
 
@@ -61,12 +64,14 @@ class ConnectionErrors:
             return self._error(code, f"{self._who} {how}: {error}.", remedy)
         what = self.describe_failure(error, failure.end_reason)
         found = f"{self._who} is not available: {what}{self._where}.{self.describe_end('')}"
+        if command := self.find_sign_in(error):
+            remedy = f"The tool did not run. An operator must sign in again (`{command}`); continue without it."
         verdict = classify_error(error)
         if verdict.action is not Action.NO_RETRY or verdict.executed is not Executed.NO:
             code, remedy = ErrorCode.SERVER_UNAVAILABLE, _TRY_LATER
-        return self._error(code, found, remedy, self._advise(error, next_s))
+        return self._error(code, found, remedy, self._advise(error, next_s, found))
 
-    def _advise(self, error: Exception, next_s: float) -> str:
+    def _advise(self, error: Exception, next_s: float, found: str) -> str:
         """For operators, what to do about a failure; empty if its text says all."""
         if isinstance(error, TimeoutError) and self._is_process:
             return (
@@ -75,11 +80,27 @@ class ConnectionErrors:
             )
         if isinstance(error, TimeoutError):
             return " If it needs longer, set `timeouts.connect_s`."
+        if command := self.find_sign_in(error):
+            return f" Sign in again: `{command}`."
         if isinstance(error, MCPError) and data_of(error).get("status") == _UNAUTHORIZED:
-            if isinstance(self._server.auth, OAuthSignIn):
-                return f" Sign in again: `tarsy-tasks auth login {self._server.name}`."
             return " Set `auth` in the configuration of the server, or correct it."
+        if Path(self._server.command or "").name == "npx" and _HALF_INSTALLED.search(found):
+            return (
+                " If an installation by npx was interrupted, delete what it left: the folder `_npx` in the cache of "
+                "npm (`npm config get cache`)."
+            )
         return ""
+
+    def find_sign_in(self, error: BaseException) -> str:
+        """The command by which an operator gets a token that the server may take, after it has refused one; empty if it
+        has not, or nobody signs in to it."""
+        if not (isinstance(error, MCPError) and isinstance(self._server.auth, OAuthSignIn)):
+            return ""
+        data = data_of(error)
+        if data.get("status") != _UNAUTHORIZED and "scope" not in data:
+            return ""
+        scopes = data["scope"].split() or ["…"] if "scope" in data else []
+        return " ".join([f"tarsy-tasks auth login {self._server.name}", *(f"--scope {each}" for each in scopes)])
 
     def out_of_reach(self, seconds: float, reason: str) -> NoSessionError:
         """The server is known to be unreachable, so it was not tried; `reason` is from `describe_unreachable`."""

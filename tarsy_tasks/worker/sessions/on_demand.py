@@ -20,7 +20,7 @@ class OnDemand:
 
     Args:
         idle_stop_s: For how long nothing was in flight when it is stopped.
-        count_running: How many calls run.
+        count_running: How many calls run, and how many of its resources are watched.
         calls: How its last calls ended.
         stop: Stops it.
 

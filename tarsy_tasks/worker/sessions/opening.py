@@ -26,21 +26,30 @@ from tarsy_tasks.worker.sessions.connection_errors import ConnectionErrors
 from tarsy_tasks.worker.sessions.recovery import is_out_of_reach, is_transient
 from tarsy_tasks.worker.sessions.session import Mode, Session
 from tarsy_tasks.worker.time_budget import Suspension
-from tarsy_tasks.worker.transport.agent_secrets import ReadCredentials
+from tarsy_tasks.worker.transport.agent_secrets import CredentialSource, ReadCredentials, SecretsDirectory
 from tarsy_tasks.worker.transport.child_watch import ChildWatch
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 from tarsy_tasks.worker.transport.signed_in import SignInTokens
 from tarsy_tasks.worker.transport.transports import ServerTransport
 
-__all__ = ["SessionContext", "SessionOpener", "StartLimiter"]
+__all__ = ["SessionContext", "SessionOpener", "StartLimiter", "first_attempt_s"]
 
 logger = logging.getLogger(__name__)
 
 _SHOWN_TOOLS = 10
 _MOST_PATIENCE = 4
 """A server that was too slow gets twice the time in the next attempt, up to so many times `connect_s`."""
+_INSTALLERS = frozenset({"bun", "bunx", "npm", "npx", "pnpm", "pnpx", "yarn"})
+"""They install a package where it is run from. One that is killed meanwhile leaves half of it there, which no later
+start repairs."""
 _HOLD_S = 5.0
 """A process that takes longer to start is not waiting for the processor, and need not hold up the next one."""
+
+
+def first_attempt_s(server: ServerConfig) -> float:
+    """How long the first start of a server may take: longest if its package may have to be installed."""
+    installs = server.command is not None and Path(server.command).name in _INSTALLERS
+    return server.timeouts.connect_s * (_MOST_PATIENCE if installs else 1)
 
 
 class StartLimiter:
@@ -71,7 +80,8 @@ class SessionContext:
         start_limiter: Limits how many of them start at once.
         child_watch: Ends them when the worker is gone.
         new_suspension: For each server, how long it may cost too much.
-        agent_secrets: The directory with the credentials of agents.
+        credentials: Where those of agents come from.
+        elicits: Servers of the handshake era may ask: the callers of these sessions can answer.
         sign_ins: The tokens of persons who have signed in to servers; None: there is no Redis to read them from.
         takes_tasks: A call may be answered with a task, for the result of which the server is asked later.
     """
@@ -80,8 +90,9 @@ class SessionContext:
     start_limiter: StartLimiter = field(default_factory=StartLimiter)
     child_watch: ChildWatch = field(default_factory=ChildWatch)
     new_suspension: Callable[[], Suspension] = Suspension
-    agent_secrets: Path | None = None
+    credentials: CredentialSource = field(default_factory=lambda: SecretsDirectory(None))
     sign_ins: SignInTokens | None = None
+    elicits: bool = False
     takes_tasks: bool = True
 
 
@@ -134,9 +145,10 @@ class SessionOpener:
             context.sign_ins,
         )
         self.errors = ConnectionErrors(server, masker, self._output, lambda: self._transport.address)
-        self._connect_s = server.timeouts.connect_s
+        self._connect_s = first_attempt_s(server)
         self._takes_tasks = context.takes_tasks and server.keeps_tasks
         self._mode: Mode = "auto"
+        self._elicits = context.elicits
         self._left_out: Mapping[str, str] = {}
 
     @property
@@ -225,7 +237,7 @@ class SessionOpener:
         return session
 
     def _note_duration(self, error: Exception) -> None:
-        """A process that was too slow may have been downloading itself, and would be killed in vain each time."""
+        """A process that was too slow may have been downloading itself, and would be killed too early each time."""
         tried_s = self._connect_s
         if isinstance(error, TimeoutError) and self._server.transport == "stdio":
             self._connect_s = min(2 * tried_s, _MOST_PATIENCE * self._server.timeouts.connect_s)
@@ -235,7 +247,9 @@ class SessionOpener:
     def _new_session(self, mode: Mode) -> Session:
         heard = self._on_tools, self._on_resources, self._note_left_out
         about = *heard, self._masker, self._long_work
-        return Session(self._server, self._transport, mode, *about, takes_tasks=self._takes_tasks)
+        session = Session(self._server, self._transport, mode, *about, takes_tasks=self._takes_tasks)
+        session.elicits = self._elicits
+        return session
 
     def _note_left_out(self, tools: Mapping[str, str]) -> None:
         """The server listed tools that are not valid; logged when they change."""

@@ -8,12 +8,14 @@ is decided in `connection`; `list_changes` notices when the list of tools has ch
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar, cast
 
 from mcp import Client, MCPError
+from mcp.client.subscriptions import Subscription
 from mcp.shared.dispatcher import Dispatcher
 from mcp_types import LOG_LEVEL_META_KEY, CallToolResult, Implementation
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
@@ -24,6 +26,7 @@ from tarsy_tasks.worker.long_work import LongWork, charged_in_full
 from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.sessions.call_errors import describe_error
 from tarsy_tasks.worker.sessions.capabilities import describe_capabilities
+from tarsy_tasks.worker.sessions.input_requests import answer_elicitation, keep_questions
 from tarsy_tasks.worker.sessions.list_changes import ListChanges
 from tarsy_tasks.worker.sessions.listing import Listed, ListingError, UnmaskedTool, list_all_tools
 from tarsy_tasks.worker.sessions.output_check import find_output_problem
@@ -33,7 +36,7 @@ from tarsy_tasks.worker.sessions.tool_requests import shorten_tool_calls
 from tarsy_tasks.worker.transport.call_listeners import CallListener
 from tarsy_tasks.worker.transport.transports import ServerTransport
 
-__all__ = ["Mode", "Session"]
+__all__ = ["NO_ANSWERS", "Mode", "Session"]
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +49,7 @@ _CLOSE_S = 8.0
 """Closing a stdio server takes up to 6.5 s when it ignores its closed stdin and SIGTERM."""
 _SHOWN_CHARS = 200
 _LOG_LEVEL = "info"
+NO_ANSWERS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Session:
@@ -62,6 +66,7 @@ class Session:
         in_flight: Number of running calls.
         is_handshake_era: The server uses a protocol before 2026-07-28.
         longest_call_s: The longest timeout of the running calls.
+        elicits: Its callers can answer what the server asks, in the handshake era; to be set before `open`.
         died_in_handshake: The server ended before the handshake was complete.
 
     Args:
@@ -89,7 +94,7 @@ class Session:
         self.protocol = self.server_info = self.instructions = self.end_reason = ""
         self.capabilities: tuple[str, ...] = ()
         self.opened_at = 0.0
-        self.lost = self.is_handshake_era = self.died_in_handshake = False
+        self.lost = self.is_handshake_era = self.died_in_handshake = self.elicits = False
         self.in_flight = 0
         self.longest_call_s = 0.0
         self._server = server
@@ -148,12 +153,15 @@ class Session:
                     cache=None,
                     mode=self._mode,
                     message_handler=changes.hear,
+                    elicitation_callback=answer_elicitation if self.elicits else None,
                     extensions=self._extensions,
                 ) as client:
                     self._client = client
                     cast("Any", client.session).validate_tool_result = _accept
-                    shorten_tool_calls(client.session)
                     self._describe(client)
+                    if not self.is_handshake_era:
+                        keep_questions(client)
+                    shorten_tool_calls(client.session)
                     await self.list_tools()
                     limit.reschedule(None)
                     changes.follow(client, is_handshake_era=self.is_handshake_era)
@@ -228,18 +236,24 @@ class Session:
         return None if unmasked is None else unmasked.input_schema
 
     async def call_tool(
-        self, tool: str, arguments: dict[str, Any], timeout_s: float, listener: CallListener | None = None
+        self,
+        tool: str,
+        arguments: dict[str, Any],
+        timeout_s: float,
+        listener: CallListener | None = None,
+        answers: Mapping[str, Any] = NO_ANSWERS,
     ) -> CallToolResult:
         """Send one call; raises what the SDK raises, and `TaskCreated`. Only for a listener the server is asked for
-        progress, and for the log lines that can be attributed to the call.
+        progress, and for the log lines that can be attributed to the call. `answers` are arguments of the SDK, to a
+        question of the server.
         """
         assert self._client is not None
         unmasked = self._unmasked_tools.get(tool)
         name = tool if unmasked is None else unmasked.name
         if listener is None:
-            sending = self._client.call_tool(name, arguments, read_timeout_seconds=timeout_s)
+            sending = self._client.call_tool(name, arguments, read_timeout_seconds=timeout_s, **answers)
         else:
-            sending = self._call_with(listener, name, arguments, timeout_s)
+            sending = self._call_with(listener, name, arguments, timeout_s, answers)
         return await self._counted(sending, timeout_s)
 
     async def request(self, send: Callable[[Client], Awaitable[T]], timeout_s: float) -> T:
@@ -250,6 +264,11 @@ class Session:
                 return await self._counted(send(self._client), timeout_s)
         except TimeoutError:
             raise MCPError(REQUEST_TIMEOUT, f"it took longer than {timeout_s:.3g} s") from None
+
+    def listen_for(self, uris: Sequence[str]) -> AbstractAsyncContextManager[Subscription]:
+        """A stream of changes of these resources, of which the message handler hears, too; only in the 2026 era."""
+        assert self._client is not None
+        return self._client.listen(resource_subscriptions=uris)
 
     async def _counted(self, sending: Awaitable[T], timeout_s: float) -> T:
         """Await an answer while what is sent counts as running."""
@@ -276,7 +295,7 @@ class Session:
                 self._idle.set()
 
     async def _call_with(
-        self, listener: CallListener, name: str, arguments: dict[str, Any], timeout_s: float
+        self, listener: CallListener, name: str, arguments: dict[str, Any], timeout_s: float, answers: Mapping[str, Any]
     ) -> CallToolResult:
         assert self._client is not None
         listener.has_session = self._server.session == "per_call"
@@ -289,6 +308,7 @@ class Session:
             read_timeout_seconds=timeout_s,
             progress_callback=cast("Any", listener),
             meta=cast("Any", {LOG_LEVEL_META_KEY: _LOG_LEVEL}) if has_logs else None,
+            **answers,
         )
 
     def _note_sign_of_life(self) -> None:

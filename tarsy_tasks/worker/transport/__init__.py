@@ -3,7 +3,9 @@
 transports         which transport a server has, and its parameters
 dispatcher         requests and their answers, over any transport; `call_listeners` are for what comes meanwhile
 stdio, streamable_http, sse   one transport each
-http_client, http_connections, http_bodies, credentials, oauth   HTTP
+http_client, http_connections, http_bodies   HTTP
+credentials        what it is authenticated with; `agent_secrets` are those of agents
+access_tokens      OAuth: `client_credentials` and `signed_in` say where the tokens come from
 lines, events, messages   messages out of bytes
 message_limits, tool_check, flood   what a server may send, and how much
 server_output      what a server writes besides

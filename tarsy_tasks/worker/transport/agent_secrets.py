@@ -14,14 +14,13 @@ from typing import Protocol
 from tarsy_tasks.broker.principals import is_agent_name
 from tarsy_tasks.config import ServerConfig, resolve_variables
 from tarsy_tasks.config.resolved import ResolvedServer
-from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.errors import ConfigError, NoCredentialError
 from tarsy_tasks.file_rights import find_rights
 from tarsy_tasks.secret_files import read_secret_file
 
 __all__ = [
     "SERVICE",
     "CredentialSource",
-    "NoCredentialError",
     "ReadCredentials",
     "SecretsDirectory",
     "find_untrusted",
@@ -33,10 +32,6 @@ SERVICE = "worker"
 
 ReadCredentials = Callable[[], Awaitable[Mapping[str, str]]]
 """Reads the credentials of one agent, by name. Raises as `CredentialSource.read`."""
-
-
-class NoCredentialError(ConfigError):
-    """An agent has no credential. The text says where it was looked for; it is for operators."""
 
 
 class CredentialSource(Protocol):
@@ -69,7 +64,10 @@ class SecretsDirectory:
     async def read(self, agent: str, names: Collection[str]) -> Mapping[str, str]:
         """As `CredentialSource.read`."""
         if self._directory is None:
-            raise ConfigError("TARSY_AGENT_SECRETS is not set, so no credentials of agents can be read")
+            raise ConfigError(
+                "neither TARSY_AGENT_SECRETS nor TARSY_CREDENTIAL_PROVIDER is set, so no credentials of agents can be "
+                "read"
+            )
         # Such a name would lead to another directory, or is not one that an agent can have.
         if agent.startswith(".") or not (is_agent_name(agent) or agent == SERVICE):
             raise NoCredentialError(f"{agent!r} cannot be the name of a directory of credentials")

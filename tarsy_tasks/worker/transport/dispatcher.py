@@ -46,6 +46,7 @@ from opentelemetry.propagate import inject
 from pydantic_core import to_json
 
 from tarsy_tasks.worker.long_work import ASKED_S, LongWork
+from tarsy_tasks.worker.transport.askers import ASKED, ASKER, Askers
 from tarsy_tasks.worker.transport.call_listeners import CallListener, CallListeners, with_token
 from tarsy_tasks.worker.transport.flood import PROGRESS, Flood
 from tarsy_tasks.worker.transport.lines import LongLine
@@ -101,6 +102,7 @@ class MessageDispatcher(Dispatcher[TransportContext]):
         self._where = where
         self.ended = asyncio.Event()
         self.listeners = CallListeners(flood)
+        self._askers = Askers()
         self._last_id = 0
         self._waiting: dict[RequestId, asyncio.Future[dict[str, Any]]] = {}
         self._answering: dict[RequestId, anyio.CancelScope] = {}
@@ -143,6 +145,8 @@ class MessageDispatcher(Dispatcher[TransportContext]):
         data = _encode(message)
         key = coerce_request_id(request_id)
         answer = self._waiting[key] = asyncio.get_running_loop().create_future()
+        if (asker := ASKER.get()) is not None:
+            self._askers.add(key, asker)
         timeout_s = options.get("timeout")
         is_written = False
         try:
@@ -172,6 +176,8 @@ class MessageDispatcher(Dispatcher[TransportContext]):
             del self._waiting[key]
             if listener is not None:
                 self.listeners.remove(key)
+            if asker is not None:
+                self._askers.remove(key)
 
     def _cancel(self, request_id: RequestId, reason: str, options: CallOptions) -> None:
         """Tell the server that nobody waits for an answer any more, unless the protocol forbids it."""
@@ -230,7 +236,7 @@ class MessageDispatcher(Dispatcher[TransportContext]):
                 self._receive_notification(message)
             case JSONRPCRequest():
                 scope = self._answering[coerce_request_id(message.id)] = anyio.CancelScope()
-                self._handlers.start_soon(self._answer, message, scope)
+                self._handlers.start_soon(self._answer, message, scope, asked)
 
     def is_waiting(self, request_id: RequestId) -> bool:
         """Whether a request is not answered yet."""
@@ -264,8 +270,9 @@ class MessageDispatcher(Dispatcher[TransportContext]):
         except Exception:
             logger.exception("the notification %r of an MCP server cannot be handled", message.method[:100])
 
-    async def _answer(self, request: JSONRPCRequest, scope: anyio.CancelScope) -> None:
+    async def _answer(self, request: JSONRPCRequest, scope: anyio.CancelScope, stream: RequestId | None) -> None:
         """Answer a request of the server, unless it cancels it."""
+        ASKED.set(self._askers.find(stream))
         with scope:
             try:
                 result = await self._on_request(_context(request.id), request.method, request.params)

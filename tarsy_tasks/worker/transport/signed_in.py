@@ -91,7 +91,8 @@ class SignedIn:
             if is_valid and found.now < sign_in.renew_at:
                 return _build_token(found, read_at)
             if sign_in.refresh_token is None:
-                raise self._not_signed_in(sign_in.ended or "its access token has expired, and cannot be renewed")
+                how = "is not accepted any more" if is_refused else "has expired"
+                raise self._not_signed_in(sign_in.ended or f"its access token {how}, and cannot be renewed")
             match await self._begin(found):
                 case b"lead":
                     await self._renew(found)

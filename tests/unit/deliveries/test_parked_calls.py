@@ -78,6 +78,21 @@ def test_a_parked_call_is_in_no_queue_and_on_no_lease(table: Deliveries, client:
     assert client.get(RESULT) == b'{"status": "PARKED"}'
 
 
+@pytest.mark.parametrize("end", ["answer", "acknowledge"])
+def test_a_decision_is_known_no_longer_than_its_use(table: Deliveries, client: redis.Redis, end: str) -> None:
+    """Its agent can send the message again, with the same id, whenever it likes."""
+    park(table, client)
+    assert approve(client) is Decided.APPROVED
+    pop(client)
+    delivery = take(table, client)
+    if end == "answer":
+        table.answer(delivery, RESULT, "{}", 60)
+    else:
+        table.acknowledge(delivery)
+    assert state_of(client, "a") is CallState.ANSWERED
+    assert client.ttl(keys.call_marker("a")) > client.ttl(keys.parked_key("a"))
+
+
 def test_an_approved_call_is_delivered_as_if_for_the_first_time(table: Deliveries, client: redis.Redis) -> None:
     park(table, client)
     assert approve(client, why="needed") is Decided.APPROVED

@@ -1,0 +1,190 @@
+"""A watch of one resource: an iterator of its changes, for synchronous agents and for asyncio.
+
+Owns what of the changes is not read yet, and beginning the watch. That it goes on is `watch_keeper`'s part, and
+subscribing is the workers'. Changes arrive on the background loop; any thread and any event loop may read.
+"""
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Self
+
+from tarsy_tasks.agent.background import call_in_background, wait_for
+from tarsy_tasks.agent.dispatcher import CallDispatcher
+from tarsy_tasks.agent.watch_keeper import keeper_of
+from tarsy_tasks.errors import BrokerUnavailable, CallError, OutcomeError
+from tarsy_tasks.methods import WATCH_RESOURCE
+from tarsy_tasks.outcomes import ErrorCode, Outcome
+from tarsy_tasks.resources import ResourceChange, WatchMessage
+
+__all__ = ["AsyncResourceWatch", "ResourceWatch", "Watched"]
+
+_MOST_UNREAD = 100
+"""Of more changes that are not read yet, there is one left: the resource may have changed."""
+_MAY_END_OTHERWISE = (Outcome.UNAVAILABLE, Outcome.UNKNOWN, Outcome.TIMEOUT, Outcome.CANCELLED)
+"""When it is asked again."""
+
+
+class Watched:
+    """One watch, from its beginning to its end. Its coroutines run on the background loop.
+
+    Attributes:
+        id: That of the task that began it; another one when it had to be begun again.
+    """
+
+    def __init__(self, dispatcher: CallDispatcher, server: str, uri: str) -> None:
+        self.id = ""
+        self._dispatcher = dispatcher
+        self._server = server
+        self._uri = uri
+        self._keeper = keeper_of(dispatcher.find_app())
+        self._lock = threading.Lock()
+        self._changes: dict[tuple[str, bool], ResourceChange] = {}
+        self._changed: Future[None] = Future()
+        self._error: Exception | None = None
+        self._has_ended = False
+
+    async def begin(self) -> None:
+        """Return once a worker has subscribed, and what changes from now on is heard.
+
+        Raises:
+            OutcomeError: The server does not report changes of it, or no worker could ask it.
+            BrokerUnavailable: Redis could not be reached in time, or does not allow it.
+        """
+        await self._keeper.open(self._dispatcher.timeout_s)
+        await self._ask()
+
+    async def _ask(self) -> None:
+        call = self._dispatcher.request(self._server, WATCH_RESOURCE, {"uri": self._uri})
+        try:
+            await wait_for(call.answered)
+        except asyncio.CancelledError:
+            self._dispatcher.abandon([call])
+            raise
+        call.answered.result().raise_for_outcome()
+        self.id = call.id
+        if self._has_ended:  # meanwhile
+            await self._keeper.release(call.id)
+        else:
+            self._keeper.add(self)
+
+    async def begin_again(self) -> bool:
+        """The same after Redis has lost it. Returns whether it goes on; if not now, to be tried again later."""
+        try:
+            await self._ask()
+        except (BrokerUnavailable, OSError):
+            return False
+        except Exception as error:
+            if isinstance(error, OutcomeError) and error.result.outcome in _MAY_END_OTHERWISE:
+                return False
+            self.end(error)
+            return True
+        self.note_uncertain()
+        return True
+
+    def hear(self, message: WatchMessage) -> None:
+        """A worker has published something."""
+        for uri in message.changed:
+            self._put(ResourceChange(server=self._server, uri=uri))
+        if message.is_uncertain:
+            self.note_uncertain()
+        if message.ended:
+            self.end(
+                CallError(
+                    ErrorCode.SERVER_ERROR,
+                    f"MCP server `{self._server}`: the resource is not watched any more: {message.ended}",
+                )
+            )
+
+    def note_uncertain(self) -> None:
+        """Nobody heard for a while what the server reports."""
+        self._put(ResourceChange(server=self._server, uri=self._uri, is_certain=False))
+
+    def _put(self, change: ResourceChange) -> None:
+        with self._lock:
+            if len(self._changes) >= _MOST_UNREAD:
+                self._changes.clear()
+                change = ResourceChange(server=self._server, uri=self._uri, is_certain=False)
+            self._changes[change.uri, change.is_certain] = change
+            changed, self._changed = self._changed, Future()
+        changed.set_result(None)
+
+    def end(self, error: Exception | None = None) -> None:
+        """No more changes; who reads gets the error after those that are there. From any thread."""
+        with self._lock:
+            if self._has_ended:
+                return
+            self._has_ended, self._error = True, error
+            changed = self._changed
+        changed.set_result(None)
+        call_in_background(lambda: self._keeper.remove(self))
+
+    def take(self) -> tuple[list[ResourceChange], "Future[None] | None"]:
+        """What is there, and what is done when there is more; None when there will be no more. Raises the error that
+        has ended it, once nothing is left to read."""
+        with self._lock:
+            changes, self._changes = [*self._changes.values()], {}
+            if changes or not self._has_ended:
+                return changes, self._changed
+            if self._error is not None:
+                raise self._error
+            return [], None
+
+
+class _Watch:
+    """What both kinds have: it ends when it is closed, and when nobody has it any more."""
+
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+        self._unread: list[ResourceChange] = []
+        self._close: Callable[[], object] = weakref.finalize(self, watched.end)
+
+    def close(self) -> None:
+        """End the watch, also for those who wait for a change. From any thread."""
+        self._close()
+
+
+class ResourceWatch(_Watch):
+    """The changes of one resource, as they come: an iterator, to be closed, or used in a `with` block."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ResourceChange:
+        while not self._unread:
+            self._unread, changed = self._watched.take()
+            if changed is None:
+                raise StopIteration
+            if not self._unread:
+                changed.result()
+        return self._unread.pop(0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncResourceWatch(_Watch):
+    """The same for `async for`, and `async with`."""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ResourceChange:
+        while not self._unread:
+            self._unread, changed = self._watched.take()
+            if changed is None:
+                raise StopAsyncIteration
+            if not self._unread:
+                await wait_for(changed)
+        return self._unread.pop(0)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,137 @@
+"""Keeps the watches of an agent's process: their records in Redis are renewed, and what workers publish is passed on.
+
+Owns the leases, also through an outage and a restart of Redis: after each, every watch hears once that its resource may
+have changed. Everything runs on the background loop.
+"""
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from tarsy_tasks.agent.background import start_in_background
+from tarsy_tasks.agent.connection import AgentConnection, connection_of
+from tarsy_tasks.agent.per_app import PerApp
+from tarsy_tasks.agent.redis_errors import connection_errors
+from tarsy_tasks.agent.waiting import retry_until
+from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.watches import LEASE_S
+from tarsy_tasks.errors import BrokerUnavailable
+from tarsy_tasks.resources import WatchMessage
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+__all__ = ["WatchKeeper", "keeper_of"]
+
+_RENEW_S = LEASE_S / 3
+_LOOK_S = 0.5
+_RECONNECT_S = 10.0
+_UNWATCHED = "Nothing is watched."
+
+
+class Kept(Protocol):
+    """What is kept: `resource_watch.Watched`."""
+
+    id: str
+
+    def hear(self, message: WatchMessage) -> None: ...
+    def note_uncertain(self) -> None: ...
+    async def begin_again(self) -> bool: ...
+
+
+class WatchKeeper:
+    """The watches of one application in this process."""
+
+    def __init__(self, connection: AgentConnection) -> None:
+        self._agent = connection.agent
+        self._replies = connection.replies
+        self._kept: dict[str, Kept] = {}
+        self._lost: set[Kept] = set()
+        """Those that Redis has lost, and that are to be begun again."""
+        self._keeping: asyncio.Task[None] | None = None
+
+    async def open(self, timeout_s: float) -> None:
+        """Return once what workers publish can be heard. Raises `BrokerUnavailable`."""
+        deadline = time.monotonic() + timeout_s
+        await self._replies.connect(deadline, _UNWATCHED)
+        try:
+            await retry_until(deadline, self._replies.hear_events)
+        except connection_errors() as error:
+            raise BrokerUnavailable(f"Redis could not be reached ({error}). {_UNWATCHED}") from error
+        if self._replies.refuses_events:
+            raise BrokerUnavailable(
+                f"Redis does not allow this user to receive changes. {_UNWATCHED} An operator has to renew its ACL "
+                "rules (`tarsy-tasks acl`)."
+            )
+
+    def add(self, watch: Kept) -> None:
+        """Keep a watch from now on, under its present id."""
+        self._kept[watch.id] = watch
+        self._replies.listen_for_changes(watch.id, watch.hear)
+        if self._keeping is None:
+            self._keeping = start_in_background(self._keep())
+
+    def remove(self, watch: Kept) -> None:
+        """It has ended."""
+        self._lost.discard(watch)
+        if self._forget(watch):
+            start_in_background(self.release(watch.id))
+        if not self._kept and not self._lost and self._keeping is not None:
+            self._keeping.cancel()
+            self._keeping = None
+
+    async def release(self, watch_id: str) -> None:
+        """Have the workers hear that a watch has ended."""
+        try:
+            await self._replies.redis.execute(("DEL", self._record(watch_id)))
+        except connection_errors():
+            pass  # it lapses
+
+    def _forget(self, watch: Kept) -> bool:
+        self._replies.stop_listening(watch.id)
+        return self._kept.pop(watch.id, None) is not None
+
+    def _record(self, watch_id: str) -> str:
+        return keys.watch_key(self._agent, watch_id)
+
+    async def _keep(self) -> None:
+        losses, renew_at = self._replies.losses, time.monotonic() + _RENEW_S
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            was_lost = losses != self._replies.losses
+            if not (was_lost or self._lost or time.monotonic() >= renew_at):
+                continue
+            losses = self._replies.losses
+            try:
+                await self._replies.connect(time.monotonic() + _RECONNECT_S, _UNWATCHED)
+                await self._replies.hear_events()
+                await self._renew(was_lost=was_lost)
+            except (BrokerUnavailable, *connection_errors()):
+                losses = -1  # what was published meanwhile, nobody heard
+            else:
+                renew_at = time.monotonic() + _RENEW_S
+
+    async def _renew(self, *, was_lost: bool) -> None:
+        if kept := [*self._kept.values()]:
+            are_renewed = await self._replies.redis.execute(
+                *(("EXPIRE", self._record(each.id), LEASE_S) for each in kept)
+            )
+            for watch, is_renewed in zip(kept, are_renewed, strict=True):
+                if not is_renewed and self._forget(watch):
+                    self._lost.add(watch)
+                elif was_lost:
+                    watch.note_uncertain()
+        if self._lost:
+            await asyncio.gather(*map(self._begin_again, [*self._lost]))
+
+    async def _begin_again(self, watch: Kept) -> None:
+        if await watch.begin_again():
+            self._lost.discard(watch)
+
+
+def _build(app: "Celery") -> WatchKeeper:
+    return WatchKeeper(connection_of(app))
+
+
+keeper_of = PerApp(_build)
+"""The one keeper of this process for an application."""

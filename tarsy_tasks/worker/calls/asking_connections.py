@@ -1,0 +1,100 @@
+"""Which connection a call uses whose server may ask something (`sessions.asking`): one for each server, when needed.
+
+Isolated sessions, and those with the credentials of an agent, are not asked in the handshake era.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Protocol
+
+from tarsy_tasks.errors import NoSessionError
+from tarsy_tasks.worker.calls.running_call import RunningCall
+from tarsy_tasks.worker.sessions.asking import AskingConnection
+from tarsy_tasks.worker.sessions.connection import ServerConnection
+from tarsy_tasks.worker.sessions.opening import SessionContext
+
+__all__ = ["AskingConnections"]
+
+
+class Slots(Protocol):
+    """Counts what runs, by queue."""
+
+    def enter(self, queue: str) -> None: ...
+
+    def leave(self, queue: str) -> None: ...
+
+
+class AskingConnections:
+    """Those of one worker; `KeptPerServer`.
+
+    Attributes:
+        slots: What takes part of the worker: a call that waits takes none.
+        waiting: How many of its calls wait for an answer now.
+    """
+
+    def __init__(self, sessions: SessionContext, slots: Slots) -> None:
+        self._sessions = sessions
+        self.slots = slots
+        self._by_server: dict[str, AskingConnection] = {}
+        self._background: set[asyncio.Task[None]] = set()
+        self.waiting = 0
+
+    @asynccontextmanager
+    async def lend(self, call: RunningCall, shared: ServerConnection | None) -> AsyncGenerator[ServerConnection | None]:
+        """The connection for a call that may be asked; None if it has to come again, because others are asked now.
+
+        Args:
+            shared: That of all calls of its server.
+        """
+        if (
+            shared is None
+            or call.connection is not shared
+            or shared.server.elicitation.wait_s <= 0
+            or not await _is_old(shared)
+        ):
+            yield call.connection
+            return
+        name = shared.server.name
+        asking = self._by_server.get(name)
+        if asking is None:
+            asking = self._by_server[name] = AskingConnection(shared, self._sessions)
+        if asking.takes_turns and asking.users:
+            yield None
+            return
+        asking.users += 1
+        try:
+            yield asking
+        finally:
+            asking.users -= 1
+
+    def add(self, connection: ServerConnection) -> None:
+        """As `KeptPerServer.add`."""
+        self.remove(connection.server.name)
+
+    def remove(self, server: str) -> None:
+        """As `KeptPerServer.remove`."""
+        if (asking := self._by_server.pop(server, None)) is not None:
+            self.spawn(asking.close())
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have something done that no call waits for."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def close(self) -> None:
+        """Close all of them."""
+        for server in [*self._by_server]:
+            self.remove(server)
+        if self._background:
+            await asyncio.wait({*self._background})
+
+
+async def _is_old(connection: ServerConnection) -> bool:
+    """Whether a server is of the handshake era. One that cannot be reached is not asked."""
+    session = connection.session
+    if session is None:
+        with suppress(NoSessionError):
+            session = await connection.connected_for_call()
+    return session is not None and session.is_handshake_era

@@ -1,0 +1,134 @@
+"""Calls whose server asks for input in the handshake era: the session waits for the answer, and the call with it.
+
+Owns how long it waits: never longer than the call may take, and than `elicitation.wait_s`. Its slot is free meanwhile.
+What is asked is in Redis as that of a parked call, so people and agents see and answer it in the same ways; but a
+worker that is lost takes the question with it.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from contextlib import suppress
+
+from mcp_types import INVALID_REQUEST, ElicitResult, ErrorData
+from redis.exceptions import RedisError
+
+from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.deliveries import as_text
+from tarsy_tasks.broker.input_rounds import InputRound, hold, let_go
+from tarsy_tasks.errors import CallError
+from tarsy_tasks.input_answers import dump_asked
+from tarsy_tasks.interceptors import Parked
+from tarsy_tasks.questions import INPUT_REQUIRED
+from tarsy_tasks.telemetry.audit import build_digest
+from tarsy_tasks.worker.calls.asked_questions import MOST_ROUNDS, read_questions
+from tarsy_tasks.worker.calls.context import WorkerContext
+from tarsy_tasks.worker.calls.parking import build_parking, describe_call
+from tarsy_tasks.worker.calls.running_call import RunningCall
+from tarsy_tasks.worker.sessions.asking import AskingConnection
+from tarsy_tasks.worker.transport.askers import ElicitParams
+
+__all__ = ["HeldInput"]
+
+logger = logging.getLogger(__name__)
+
+_MOST_WAITING = 100
+"""So many calls of a worker wait at once; what is asked beside them is cancelled."""
+_LOOK_S = 0.25
+_SPARE_S = 1.0
+"""The server needs some time to answer the call, after nobody has answered it."""
+_KEY = "input"
+
+
+class HeldInput:
+    """Who makes one call, as its server sees them; an `Asker`."""
+
+    def __init__(self, context: WorkerContext, call: RunningCall) -> None:
+        self._context = context
+        self._call = call
+        self._over = asyncio.Event()
+
+    def end(self) -> None:
+        """The request has ended, and nothing that it asks counts."""
+        self._over.set()
+
+    def note_ambiguous(self) -> None:
+        """As `Asker.note_ambiguous`."""
+        if isinstance(self._call.connection, AskingConnection):
+            self._call.connection.note_question()
+
+    async def ask(self, params: ElicitParams) -> ElicitResult | ErrorData:
+        """Wait for an answer. In the end it is cancelled, so that the server can go on."""
+        call, asking = self._call, self._context.asking
+        self.note_ambiguous()
+        left_s = min(call.connection.server.elicitation.wait_s, call.deadline - time.monotonic() - _SPARE_S)
+        call.record.rounds += 1
+        if left_s <= 0 or asking is None or asking.waiting >= _MOST_WAITING or call.record.rounds > MOST_ROUNDS:
+            return ElicitResult(action="cancel")
+        try:
+            parked = await self._build(params, left_s)
+        except CallError as error:
+            return ErrorData(code=INVALID_REQUEST, message=error.text)
+        asking.waiting += 1
+        # Nothing of the worker is busy, and the answer may have to come through the same slots.
+        asking.slots.leave(call.queue)
+        try:
+            async with asyncio.timeout(left_s):
+                return await self._wait(parked)
+        except TimeoutError:
+            call.record.answered = "expired"
+            return ElicitResult(action="cancel")
+        finally:
+            asking.waiting -= 1
+            asking.spawn(self._let_go(parked.digest))
+            asking.slots.enter(call.queue)
+
+    async def _build(self, params: ElicitParams, lasts_s: float) -> Parked:
+        call = self._call
+        asked = read_questions({_KEY: params}, call)
+        kept = InputRound(call.record.rounds, dump_asked(asked.asked), "")
+        digest = build_digest(json.dumps([call.id, call.owner, call.attempts, kept.number, kept.asked]))
+        about = {**await describe_call(call), "questions": asked.shown(), "holds_session": True}
+        return Parked(INPUT_REQUIRED, lasts_s, digest, 1, about, asked.questions, kept.fields())
+
+    async def _wait(self, parked: Parked) -> ElicitResult:
+        call, exchange = self._call, self._context.in_flight.exchange
+        parking = build_parking(self._context, call, parked, holds_session=True)
+        try:
+            await hold.run_async(
+                exchange,
+                tag=call.id,
+                ends_at=parking.until,
+                record={**parking.record, "held": 1},
+                kept=dict(parking.kept),
+                state=parking.state,
+                channel=keys.reply_channel(call.id, keys.agent_of_queue(call.queue)),
+            )
+            if self._context.reporting is not None:
+                self._context.reporting.report_parked(call.id, parking)
+            while not self._over.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_S):
+                        await self._over.wait()
+                with suppress(RedisError, OSError):
+                    if (found := await self._look()) is not None:
+                        return found
+        except (RedisError, OSError) as error:
+            logger.warning("what MCP server %s asks could not be passed on: %s", call.server, error)
+        return ElicitResult(action="cancel")
+
+    async def _look(self) -> ElicitResult | None:
+        exchange, task_id = self._context.in_flight.exchange, self._call.id
+        answers, by = await exchange.execute(
+            ("HGET", keys.input_key(task_id), "answers"), ("HGET", keys.parked_key(task_id), "by")
+        )
+        if not answers:
+            return None
+        self._call.record.answered = f"answered by {as_text(by or b'')}"
+        return ElicitResult.model_validate(json.loads(answers)[_KEY])
+
+    async def _let_go(self, digest: str) -> None:
+        """Nobody is to answer any more what no session waits for."""
+        with suppress(RedisError, OSError):  # then it expires
+            await let_go.run_async(self._context.in_flight.exchange, tag=self._call.id, digest=digest)

@@ -1,0 +1,297 @@
+"""The watches of resources that this worker holds: of each watch of an agent, one worker hears what changes.
+
+Owns holding them, publishing what they hear, and taking over those of lost workers and those that other workers have
+given up because they have no session. What is in Redis is `broker.watches`. Everything runs on the session loop.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import AsyncExitStack, suppress
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from tarsy_tasks.broker import keys, watches
+from tarsy_tasks.errors import NoSessionError
+from tarsy_tasks.methods import WATCH_RESOURCE
+from tarsy_tasks.resources import WatchMessage
+from tarsy_tasks.telemetry.outage_log import OutageLog
+from tarsy_tasks.worker.calls.context import WorkerContext
+from tarsy_tasks.worker.calls.running_call import require_connection
+from tarsy_tasks.worker.calls.watched_server import Watch, WatchedServer
+from tarsy_tasks.worker.sessions.call_errors import describe_error
+from tarsy_tasks.worker.sessions.connection import ServerConnection
+from tarsy_tasks.worker.sessions.connection_state import State
+
+__all__ = ["ResourceWatches"]
+
+logger = logging.getLogger(__name__)
+
+_RENEWALS_A_LEASE = 4
+_LOOK_S = 1.0
+_PAUSE_S = 0.1
+"""Between two messages of a watch."""
+_RETRY_S = 1.0
+_LONGEST_URI = 8 * 1024
+_MOST_AT_ONCE = 500
+_ERROR_CHARS = 500
+_TOO_MANY = (
+    f"there are too many watches: at most {watches.MOST_OF_ONE} of one agent, or of one process without a Redis user "
+    f"of its own, and {watches.MOST} in all"
+)
+_READY = (State.CONNECTED, State.IDLE, State.PER_AGENT)
+
+
+class ResourceWatches:
+    """Those of one worker process.
+
+    Args:
+        dropped: Returns when what has changed is no longer in the cache of answers: an agent that hears of a change
+            reads the resource again.
+    """
+
+    def __init__(self, context: WorkerContext, dropped: Callable[[], Awaitable[None]]) -> None:
+        self._context = context
+        self._redis = context.results
+        self._dropped = dropped
+        self._held: dict[str, Watch] = {}
+        self._servers: dict[ServerConnection, WatchedServer] = {}
+        self._due: dict[str, Watch] = {}
+        self._publishing: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._was_renewed = False
+        self._outage = OutageLog(logger, "watches of resources cannot be kept in Redis")
+        self._failures: dict[str, OutageLog] = {}
+
+    async def begin(self, watch: Watch, timeout_s: float) -> str:
+        """Hold a new watch.
+
+        Returns:
+            Why it cannot be held; empty if it is.
+
+        Raises:
+            CallError: There is no session with its server.
+            MCPError: The server could not be asked.
+            RedisError, OSError: Redis does not record it.
+        """
+        text = json.dumps({"uri": watch.uri, "principal": watch.principal})
+        owner = f":{watch.agent}:" if watch.agent else f"::{watch.id[: keys.TASK_ID_PREFIX_LENGTH]}"
+        slots = {"record": watch.record, "member": watch.member, "owner": owner, "text": text}
+        if not await watches.add.run_async(self._redis, **slots, **self._holding):
+            return _TOO_MANY
+        self._held[watch.id] = watch
+        try:
+            refused = await self._subscribe(watch.server, watch.principal, [watch], timeout_s)
+        except BaseException:
+            await self._discard(watch)
+            raise
+        if not refused:
+            return ""
+        await self._discard(watch)
+        return f"it answered: {self._masked(watch, refused[watch.uri])}"
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            await asyncio.sleep(self._context.lease_s / _RENEWALS_A_LEASE)
+            try:
+                await self._renew()
+                self._outage.succeeded()
+            except (RedisError, OSError) as error:
+                self._was_renewed = False
+                self._outage.failed(error)
+            except Exception:
+                logger.exception("watches of resources could not be renewed")
+
+    async def close(self) -> None:
+        """Give all of them up: other workers take them over."""
+        for each in self._tasks:
+            each.cancel()
+        await self._give_up([*self._held.values()])
+        for server in self._servers.values():
+            with suppress(Exception):
+                await server.close()
+
+    @property
+    def _holding(self) -> dict[str, Any]:
+        return {"instance": self._context.instance, "held_s": self._context.lease_s}
+
+    async def _renew(self) -> None:
+        held = [*self._held.values()]
+        # A worker that had no connection to Redis holds its watches again, before another one may take them over.
+        lost, free = await watches.renew.run_async(
+            self._redis,
+            *(each.record for each in held),
+            members=[each.member for each in held],
+            of_lost=self._was_renewed,
+            **self._holding,
+        )
+        self._was_renewed = True
+        for number in lost:
+            self._drop(held[number - 1])
+        for watch in [*self._held.values()]:
+            if (why := self._denied(watch)) is not None:
+                self._refuse(watch, why)
+        if free:
+            await self._take_over(free)
+
+    def _denied(self, watch: Watch) -> str | None:
+        """Why the policy, which may have changed, does not permit it; None if it does."""
+        if (policy := self._context.policy) is None:
+            return None
+        who = watch.principal, watch.server, WATCH_RESOURCE
+        denial = policy.deny_name(*who) or policy.check_arguments(*who, {"uri": watch.uri})
+        return None if denial is None else denial.text
+
+    async def _take_over(self, members: Iterable[bytes]) -> None:
+        read = [(watches.member_of(*each), *each) for each in map(watches.read_member, members)]
+        ready = {name: each for name, each in self._context.connections.items() if each.state in _READY}
+        own = [each for each in read if each[1] in ready][:_MOST_AT_ONCE]
+        claimed = await asyncio.gather(*(self._claim(*each) for each in own))
+        found: dict[tuple[str, str], list[Watch]] = {}
+        for watch in filter(None, claimed):
+            self._held[watch.id] = watch
+            principal = "" if ready[watch.server].agents is None else watch.principal
+            found.setdefault((watch.server, principal), []).append(watch)
+        for (server, principal), taken in found.items():
+            self._start(self._continue(server, principal, taken))
+        # Of a server that no worker serves any more, too, those whose agents are gone are forgotten.
+        if others := [each for each in read if each[1] not in ready][:_MOST_AT_ONCE]:
+            are_there = await self._redis.execute(*(("EXISTS", keys.watch_key(*each[2:])) for each in others))
+            if gone := [each[0] for each, is_there in zip(others, are_there, strict=True) if not is_there]:
+                await self._redis.execute(("ZREM", keys.WATCHES, *gone))
+
+    async def _claim(self, member: str, server: str, agent: str, watch_id: str) -> Watch | None:
+        record = keys.watch_key(agent, watch_id)
+        text = await watches.claim.run_async(self._redis, record=record, member=member, **self._holding)
+        if text is None:
+            return None
+        about = json.loads(text)
+        return Watch(watch_id, server, agent, about["principal"], about["uri"])
+
+    async def _continue(self, server: str, principal: str, taken: list[Watch]) -> None:
+        try:
+            refused = await self._subscribe(server, principal, taken)
+        except Exception as error:
+            await self._fail(server, error, taken)
+            return
+        for watch in taken:
+            if (why := refused.get(watch.uri)) is not None:
+                self._refuse(watch, why)
+            else:
+                watch.is_uncertain = True
+                self._report(watch)
+
+    async def _subscribe(
+        self, server: str, principal: str, added: list[Watch], timeout_s: float | None = None
+    ) -> dict[str, str]:
+        watched = await self._find(server, principal)
+        watched.adding += 1
+        try:
+            return await (watched.add(added) if timeout_s is None else watched.add(added, timeout_s))
+        finally:
+            watched.adding -= 1
+
+    async def _find(self, server: str, principal: str) -> WatchedServer:
+        connection, lent = require_connection(self._context, server), AsyncExitStack()
+        if connection.agents is not None:
+            connection = await lent.enter_async_context(connection.agents.lend(principal))
+        if (found := self._servers.get(connection)) is not None:
+            await lent.aclose()
+            return found
+        watched = self._servers[connection] = WatchedServer(connection, lent, self._report, self._refuse)
+        self._start(self._follow(watched))
+        return watched
+
+    async def _follow(self, watched: WatchedServer) -> None:
+        connection = watched.connection
+        name = connection.server.name
+        try:
+            await asyncio.sleep(0)  # a task that needs it adds something first
+            while await watched.look():
+                self._failures.pop(name, None)
+                await asyncio.sleep(_LOOK_S)
+        except Exception as error:
+            await self._fail(name, error, [*watched.watches.values()])
+        finally:
+            self._servers.pop(connection, None)
+            with suppress(Exception):  # of a session that ends in any case
+                await watched.close()
+
+    async def _fail(self, server: str, error: Exception, failed: list[Watch]) -> None:
+        masker = self._context.record_maskers[server]
+        log = self._failures.setdefault(server, OutageLog(logger, f"changes of MCP server {server} are not received"))
+        log.failed(error.operator_text if isinstance(error, NoSessionError) else describe_error(error, masker))
+        await self._give_up(failed)
+
+    async def _give_up(self, given_up: list[Watch]) -> None:
+        for watch in given_up:
+            self._drop(watch)
+        if given_up:
+            with suppress(RedisError, OSError):  # they lapse
+                await self._redis.execute(*(("ZADD", keys.WATCHES, "XX", 0, each.member) for each in given_up))
+
+    def _drop(self, watch: Watch) -> None:
+        self._held.pop(watch.id, None)
+        for server in self._servers.values():
+            if watch.id in server.watches:
+                server.remove(watch)
+
+    def _refuse(self, watch: Watch, why: str) -> None:
+        self._start(self._end(watch, self._masked(watch, why)))
+
+    async def _end(self, watch: Watch, why: str) -> None:
+        self._drop(watch)
+        channel = keys.events_channel(watch.id, watch.agent)
+        with suppress(RedisError, OSError):  # its agent finds that the record is gone, and asks again
+            await self._redis.execute(("PUBLISH", channel, WatchMessage(watch=watch.id, ended=why).dump()))
+        await self._discard(watch)
+
+    async def _discard(self, watch: Watch) -> None:
+        self._drop(watch)
+        with suppress(RedisError, OSError):  # it lapses
+            await self._redis.execute(("ZREM", keys.WATCHES, watch.member), ("DEL", watch.record))
+
+    def _report(self, watch: Watch) -> None:
+        self._due[watch.id] = watch
+        if self._publishing is None or self._publishing.done():
+            self._publishing = self._start(self._publish())
+
+    async def _publish(self) -> None:
+        """What is reported while it pauses is published together; nothing is lost while Redis is not there."""
+        outage = OutageLog(logger, "changes of resources cannot be published")
+        while self._due:
+            await self._dropped()
+            due, self._due = self._due, {}
+            said = [(watch, tuple(watch.changed), watch.is_uncertain) for watch in due.values()]
+            for watch in due.values():
+                watch.changed, watch.is_uncertain = {}, False
+            try:
+                await self._redis.execute(*map(self._message, *zip(*said, strict=True)))
+                outage.succeeded()
+            except (RedisError, OSError) as error:
+                outage.failed(error)
+                for watch, changed, is_uncertain in said:
+                    watch.note(changed)
+                    watch.is_uncertain = watch.is_uncertain or is_uncertain
+                self._due = {**due, **self._due}
+                await asyncio.sleep(_RETRY_S)
+            else:
+                await asyncio.sleep(_PAUSE_S)
+
+    def _message(self, watch: Watch, changed: tuple[str, ...], is_uncertain: bool) -> tuple[str, str, bytes]:
+        masker = self._context.record_maskers[watch.server]
+        shown = tuple(masker.mask_start(uri, _LONGEST_URI) for uri in changed)
+        message = WatchMessage(watch=watch.id, changed=shown, is_uncertain=is_uncertain)
+        return "PUBLISH", keys.events_channel(watch.id, watch.agent), message.dump()
+
+    def _masked(self, watch: Watch, why: str) -> str:
+        return self._context.record_maskers[watch.server].mask_start(why, _ERROR_CHARS)
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

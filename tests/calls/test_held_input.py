@@ -1,0 +1,136 @@
+"""Servers of the handshake era that ask for input: their session waits, the slot of the call does not."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from tarsy_tasks import ErrorCode, Outcome, ParkedCall, ToolExecutor, tool_signature
+from tarsy_tasks.broker import keys, parked_views
+from tarsy_tasks.errors import OutcomeError
+from tarsy_tasks.questions import Answers
+from tests.calls.audit_entries import only_entry
+from tests.calls.test_input import SETTINGS, TIMEOUT_S, curious_server
+from tests.conftest import StartWorker
+from tests.faults.ledger import Ledger
+from tests.processes import Worker, wait_until
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
+    return Ledger(tmp_path_factory.mktemp("ledger") / "ledger")
+
+
+@pytest.fixture(scope="module")
+def worker(start_worker: StartWorker, ledger: Ledger) -> Worker:
+    servers = {
+        "old": curious_server(ledger, "--handshake"),
+        "brief": curious_server(ledger, "--handshake", elicitation={"wait_s": 1}),
+        "silent": curious_server(ledger, "--handshake", elicitation={"wait_s": 0}),
+        "alone": curious_server(ledger, "--handshake", session="per_call"),
+    }
+    return start_worker(servers, settings=SETTINGS, arguments=["-c", "1"])
+
+
+@pytest.fixture(scope="module")
+def table(redis_url: str) -> Iterator[Any]:
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+
+
+@pytest.fixture
+def tools(worker: Worker) -> Iterator[ToolExecutor]:
+    with ToolExecutor(timeout_s=TIMEOUT_S, park=True, agent_id="sre") as found:
+        yield found
+
+
+@pytest.mark.parametrize("server", ["old", "alone"])
+def test_the_session_waits_and_the_slot_does_not(tools: ToolExecutor, table: Any, ledger: Ledger, server: str) -> None:
+    """The worker has a single slot, through which the answer has to come."""
+    pending = tools.submit(f"{server}.order", {"key": f"held {server}"})
+    [question] = pending.questions()
+    assert question.message == f"Which size for held {server}?"
+    assert pending.parked is not None
+    assert pending.parked.holds_session
+    assert tools.execute(f"{server}.capabilities").content == "true"
+    [view] = parked_views.load_waiting(table, 10)[0]
+    assert (view.id, view.about["holds_session"]) == (pending.id, True)
+    tools.resume(pending, {question.name: {"size": 4}})
+    result = pending.result()
+    assert (result.outcome, result.content) == (Outcome.OK, f"held {server}: 4 red")
+    assert ledger.runs("order")["held"] >= 1
+    assert only_entry(table, pending.id).input == "1 round, answered by sre"
+    assert parked_views.load_waiting(table, 10)[0] == []
+    assert not table.exists(keys.input_key(pending.id))
+
+
+def test_agents_that_cannot_answer_are_not_asked(worker: Worker, tools: ToolExecutor) -> None:
+    with ToolExecutor(timeout_s=TIMEOUT_S) as mute:
+        assert mute.execute("old.capabilities").content == "false"
+        assert mute.execute("old.order", {"key": "mute"}).error_code is ErrorCode.INPUT_REQUIRED
+    assert tools.execute("silent.capabilities").content == "false", "`wait_s` is 0"
+
+
+def test_a_page_is_shown(tools: ToolExecutor) -> None:
+    pending = tools.submit("old.visit_old")
+    [page] = pending.questions()
+    assert (page.mode, page.url) == ("url", "https://bank.example.com/sign-in")
+    assert tools.resume(pending, "accept").result().content == "accept"
+
+
+def test_a_function_of_the_agent_answers(worker: Worker) -> None:
+    def answer(parked: ParkedCall) -> Answers:
+        return {each.name: {"size": 9} for each in parked.questions}
+
+    with ToolExecutor(timeout_s=TIMEOUT_S, on_input=answer) as tools:
+        assert tools.execute("old.order", {"key": "called"}).content == "called: 9 red"
+
+
+def test_what_nobody_answers_in_time_is_cancelled(tools: ToolExecutor, table: Any) -> None:
+    pending = tools.submit("brief.order", {"key": "late"})
+    [question] = pending.questions()
+    assert pending.result().content == "late: cancel"
+    assert only_entry(table, pending.id).input == "1 round, expired"
+    with pytest.raises(OutcomeError) as refused:
+        tools.resume(pending, {question.name: {"size": 1}})
+    assert refused.value.result.error_code is ErrorCode.ANSWER_REFUSED
+
+
+def test_answers_that_do_not_fit_are_refused(tools: ToolExecutor) -> None:
+    pending = tools.submit("old.order", {"key": "unfit"})
+    [question] = pending.questions()
+    with pytest.raises(OutcomeError, match="expected an integer"):
+        tools.resume(pending, {question.name: {"size": "huge"}})
+    assert tools.resume(pending, "decline").result().content == "unfit: decline"
+
+
+def test_an_agent_cancels_a_call_that_is_asked(tools: ToolExecutor, table: Any) -> None:
+    pending = tools.submit("old.order", {"key": "cancelled"})
+    assert pending.questions()
+    pending.cancel()
+    assert pending.result().outcome is Outcome.CANCELLED
+    wait_until(lambda: parked_views.load_waiting(table, 10)[0] == [], "nobody is asked any more", TIMEOUT_S)
+
+
+def test_a_chain_waits_for_its_answer(tools: ToolExecutor) -> None:
+    sent = tool_signature("old.order", {"key": "signed"}, park=True).delay()
+    attached = tools.attach(sent.id, "old.order")
+    [question] = attached.questions()
+    assert sent.state == "PARKED"
+    tools.resume(attached, {question.name: {"size": 2}})
+    assert sent.get(timeout=TIMEOUT_S)["content"] == "signed: 2 red"
+
+
+def test_two_calls_are_each_asked_their_own(tools: ToolExecutor) -> None:
+    """Over stdio nothing says which call a question is about: so they take turns once the server has asked."""
+    first = tools.submit("old.order", {"key": "first"})
+    assert first.questions()
+    second = tools.submit("old.order", {"key": "second"})
+    assert second.questions(timeout_s=1) == ()
+    tools.resume(first, {first.questions()[0].name: {"size": 1}})
+    assert first.result().content == "first: 1 red"
+    [question] = second.questions()
+    assert question.message == "Which size for second?"
+    tools.resume(second, {question.name: {"size": 2}})
+    assert second.result().content == "second: 2 red"

@@ -1,0 +1,115 @@
+"""People answer what servers ask: on the command line; and what of it nobody sees."""
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from tarsy_tasks import Outcome, ToolExecutor
+from tarsy_tasks.broker import keys
+from tests.calls.audit_entries import only_entry
+from tests.calls.test_input import SETTINGS, TIMEOUT_S, curious_server
+from tests.cli.commands import run_command
+from tests.conftest import StartWorker
+from tests.faults.ledger import Ledger
+from tests.processes import Worker, wait_until
+from tests.redis_users import as_user
+from tests.servers import curious
+
+
+@pytest.fixture(scope="module")
+def worker(start_worker: StartWorker, tmp_path_factory: pytest.TempPathFactory) -> Worker:
+    ledger = Ledger(tmp_path_factory.mktemp("ledger") / "ledger")
+    servers = {"shop": curious_server(ledger), "old": curious_server(ledger, "--handshake")}
+    return start_worker(servers, settings=SETTINGS, arguments=["-c", "2"])
+
+
+@pytest.fixture(scope="module")
+def table(redis_url: str) -> Iterator[Any]:
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+
+
+@pytest.fixture
+def tools(worker: Worker) -> Iterator[ToolExecutor]:
+    with ToolExecutor(timeout_s=TIMEOUT_S, park=True, agent_id="sre") as found:
+        yield found
+
+
+def run_cli(worker: Worker, *words: str, code: int = 0) -> str:
+    done = run_command(*words, environment=worker.environment)
+    assert done.returncode == code, done
+    return done.stdout + done.stderr
+
+
+def test_people_answer_on_the_command_line(worker: Worker, tools: ToolExecutor, table: Any) -> None:
+    order, survey = tools.submit("shop.order", {"key": "by hand"}), tools.submit("shop.survey", {"key": "by hand"})
+    login = tools.submit("shop.login")
+    for each in (order, survey, login):
+        assert each.questions()
+    listed = json.loads(run_cli(worker, "inbox", "--json"))["calls"]
+    assert {each["id"] for each in listed} == {order.id, survey.id, login.id}
+    assert {each["reason"] for each in listed} == {"input_required"}
+    assert "answers" in run_cli(worker, "inbox")
+    assert "Which size for by hand?" in run_cli(worker, "answer", order.id)
+    assert "looks like a secret" in run_cli(worker, "answer", login.id)
+    assert json.loads(run_cli(worker, "answer", order.id, "--json"))["questions"][0]["mode"] == "form"
+    assert "expected an integer" in run_cli(worker, "answer", order.id, "size=huge", code=2)
+    assert "field of which question" in run_cli(worker, "answer", survey.id, "age=3", code=2)
+    assert "waits for answers" in run_cli(worker, "approve", order.id, "--yes", code=1)
+    assert "goes on" in run_cli(worker, "answer", order.id, "size=5", "--as", "ann")
+    assert order.result().content == "by hand: 5 red"
+    assert only_entry(table, order.id).input == "1 round, answered by ann"
+    assert "somebody else was earlier" in run_cli(worker, "answer", order.id, "size=5", code=1)
+    run_cli(worker, "answer", survey.id, "name.name=Ann", "age.age=3")
+    assert survey.questions()
+    run_cli(worker, "answer", survey.id, "--decline")
+    run_cli(worker, "answer", login.id, "--cancel")
+    assert {each.result().outcome for each in (survey, login)} == {Outcome.OK}
+    assert "not found" in run_cli(worker, "answer", "nothing", "--decline", code=1)
+
+
+def test_nobody_but_workers_sees_the_state_of_the_server(tools: ToolExecutor, table: Any, worker: Worker) -> None:
+    pending = tools.submit("shop.survey", {"key": "hidden"})
+    assert pending.questions()
+    assert table.hget(keys.input_key(pending.id), "state"), "it travels with the call"
+    seen = [str(pending.parked), run_cli(worker, "inbox", "--json"), run_cli(worker, "answer", pending.id, "--json")]
+    seen += [str(table.hgetall(keys.parked_key(pending.id))), worker.log]
+    state = table.hget(keys.input_key(pending.id), "state").decode()
+    assert not any(state in each or curious.SECRET_STATE in each for each in seen)
+    for user in ("agent", "flower"):
+        with (
+            redis.Redis.from_url(as_user(worker.environment["TARSY_REDIS_URL"], user)) as client,
+            pytest.raises(redis.exceptions.NoPermissionError),
+        ):
+            client.hgetall(keys.input_key(pending.id))
+    table.acl_log_reset()
+    pending.cancel()
+
+
+def test_people_answer_while_a_session_waits(worker: Worker, tools: ToolExecutor) -> None:
+    pending = tools.submit("old.order", {"key": "held"})
+    assert pending.questions()
+    assert "Which size for held?" in run_cli(worker, "inbox")
+    run_cli(worker, "answer", pending.id, "size=3", "color=blue")
+    assert pending.result().content == "held: 3 blue"
+
+
+@pytest.mark.parametrize("server", ["shop", "old"])
+def test_the_event_says_what_a_call_waits_for(worker: Worker, tools: ToolExecutor, server: str) -> None:
+    seen: list[dict[str, Any]] = []
+    url = worker.environment["TARSY_REDIS_URL"]
+    with Celery("listener", broker=url, set_as_current=False) as app, app.connection_for_read() as connection:
+        receiver = app.events.Receiver(connection, handlers={"worker-mcp-parked": seen.append})
+        capturing = threading.Thread(target=lambda: receiver.capture(limit=1, timeout=TIMEOUT_S, wakeup=False))
+        capturing.start()
+        pending = tools.submit(f"{server}.order", {"key": "event"})
+        assert pending.questions()
+        wait_until(lambda: any(each["uuid"] == pending.id for each in seen), "the event comes", TIMEOUT_S)
+        tools.resume(pending, "cancel")
+        capturing.join(TIMEOUT_S)
+    assert seen[0]["reason"] == "input_required"
