@@ -155,18 +155,24 @@ def measure(options: argparse.Namespace, report: Report, flower: ServiceProcess,
         "calls of one server": "/mcp/calls?server=server000",
         "one call": f"/mcp/calls/00000000-0000-4000-8000-000000000007?near={int(time.time()) - 3600}",
     }
+    cpu_s = read_cpu_s(flower.pid)
     first, size = fetch_ms(f"{address}/mcp")
-    rows: list[tuple[str, float, float, float]] = [("servers, the first time after the start", first, first, size)]
+    cpu_ms = 1000 * (read_cpu_s(flower.pid) - cpu_s)
+    rows: list[tuple[str, float, float, float, float]] = [
+        ("servers, the first time after the start", first, first, cpu_ms, size)
+    ]
     for what, path in pages.items():
         times: list[float] = []
+        cpu_s = read_cpu_s(flower.pid)
         for _ in range(options.rounds):
             time.sleep(1.1)  # until the snapshot is no longer fresh
             took, size = fetch_ms(address + path)
             times.append(took)
-        rows.append((what, statistics.median(times), max(times), size))
+        cpu_ms = 1000 * (read_cpu_s(flower.pid) - cpu_s) / options.rounds
+        rows.append((what, statistics.median(times), max(times), cpu_ms, size))
     report.add_table(
-        ["page", "median ms", "longest ms", "KiB"],
-        [(what, median_ms, longest_ms, size / 1024) for what, median_ms, longest_ms, size in rows],
+        ["page", "median ms", "longest ms", "CPU ms", "KiB"],
+        [(what, median_ms, longest_ms, cpu_ms, size / 1024) for what, median_ms, longest_ms, cpu_ms, size in rows],
     )
     with open_browser() as browser:
         page = browser.new_page(viewport={"width": 1440, "height": 900})

@@ -11,6 +11,7 @@ The MCP server writes down whom it saw in whose session: `python benchmarks/iden
 
 import asyncio
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -127,6 +128,12 @@ class Deployment:
         self._stack.close()
 
 
+def check(is_right: bool, *found: str) -> None:
+    """End the benchmark with what was found, if that is wrong."""
+    if not is_right:
+        raise SystemExit("\n".join(found))
+
+
 # A thousand runs.
 
 
@@ -174,6 +181,7 @@ def play_runs(directory: Path, server: Server, count: int) -> list[str]:
         left += deployment.redis.zrange("tarsy:sessions:web", 0, -1)
     expected = Counter({f"deployment {number}": count // WORKERS * WORKERS for number in (1, 2, 3)})
     crossed = sum((seen - expected).values()) + len(found["crossed"])
+    check(seen == expected and not crossed and not left, f"answers: {seen}", f"left behind: {left}")
     return [
         (
             f"{found['open'] - shared} sessions of runs at once in {len(holders)} workers, each used three times, in "
@@ -190,27 +198,35 @@ def play_runs(directory: Path, server: Server, count: int) -> list[str]:
 
 
 class Tally:
-    """What answers said."""
+    """What answers said, of so many calls, or of as many as there are in so many seconds."""
 
-    def __init__(self) -> None:
-        self.calls = 0
+    def __init__(self, most: int, limit_s: float) -> None:
+        self.most, self.until = most, time.monotonic() + limit_s
+        self.calls = self.repeated = 0
         self.endings: Counter[str] = Counter()
         self.crossed: list[str] = []
 
-    def note(self, agent: str, kind: str, result: ToolResult, expected: str = "") -> None:
+    @property
+    def is_complete(self) -> bool:
+        return self.calls >= self.most or time.monotonic() >= self.until
+
+    def note(self, agent: str, kind: str, result: ToolResult, at_least: int = 0) -> None:
+        """An answer; `at_least` as many calls must have been counted in its session. It may be more: after a fault,
+        what only reads is sent again."""
         self.calls += 1
         self.endings[f"{result.error_code or result.outcome}"] += 1
         if result.outcome is Outcome.OK:
-            is_own = result.content == expected if expected else result.content.split()[0] == agent
-            if not is_own:
-                self.crossed.append(f"{agent}, {kind}: {result.content}, expected {expected or agent}")
+            owner, _, counted = result.content.partition(" ")
+            self.repeated += bool(at_least) and int(counted) > at_least
+            if owner != agent or (at_least and int(counted) < at_least):
+                self.crossed.append(f"{agent}, {kind}: {result.content}, expected at least {at_least}")
 
 
-async def be_agent(agent: str, app: TarsyApp, tally: Tally, calls: int) -> None:
-    """Make calls of all kinds until there were so many of all agents."""
+async def be_agent(agent: str, app: TarsyApp, tally: Tally) -> None:
+    """Make calls of all kinds until there were enough of all agents."""
     chance = random.Random(agent)
     async with AsyncToolExecutor(["web"], timeout_s=120, app=app) as tools:
-        while tally.calls < calls:
+        while not tally.is_complete:
             for _ in range(2 * RUN_CALLS):
                 kind = chance.choice(("whoami", "mine", "mine"))
                 tally.note(agent, kind, await tools.execute(f"web.{kind}"))
@@ -223,9 +239,9 @@ async def play_run(agent: str, app: TarsyApp, tally: Tally) -> None:
     async with AsyncToolExecutor(["web"], session="run", timeout_s=120, app=app) as run:
         for _ in range(RUN_CALLS):
             result = await run.execute("web.whoami")
-            tally.note(agent, "run", result, f"{agent} {counted + 1}")
+            tally.note(agent, "run", result, counted + 1)
             if result.outcome is Outcome.OK:
-                counted += 1
+                counted = int(result.content.split()[1])
             elif result.error_code is ErrorCode.SESSION_LOST:
                 counted = 0
             elif result.outcome not in (Outcome.UNAVAILABLE, Outcome.REJECTED):
@@ -241,13 +257,12 @@ class Faults:
         self._server = server
         self._agents = agents
 
-    async def play(self, tally: Tally, calls: int, each: int) -> None:
+    async def play(self, tally: Tally, each: int) -> None:
         """One after each so many calls."""
-        while tally.calls < calls:
+        while not tally.is_complete:
+            await asyncio.sleep(0.1)
             number = self.played.total()
-            while tally.calls < min((number + 1) * each, calls):  # noqa: ASYNC110 - each call would have to tell it
-                await asyncio.sleep(0.1)
-            if tally.calls < calls:
+            if tally.calls >= (number + 1) * each:
                 fault = FAULTS[number % len(FAULTS)]
                 await asyncio.to_thread(getattr(self, f"_{fault}"))
                 self.played[fault] += 1
@@ -276,7 +291,7 @@ class Faults:
         self._deployment.redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
 
 
-def play_identities(directory: Path, server: Server, agents: Sequence[str], calls: int) -> list[str]:
+def play_identities(directory: Path, server: Server, agents: Sequence[str], calls: int, limit_s: float) -> list[str]:
     entry = {
         "url": server.url,
         "headers": {"Authorization": OF_AGENT},
@@ -293,22 +308,22 @@ def play_identities(directory: Path, server: Server, agents: Sequence[str], call
         stack.enter_context(environment_of(deployment.workers[0]))
         urls = [url_of(deployment.valkey.port, agent) for agent in agents]
         apps = [stack.enter_context(closing(build_app({"broker_url": url, "result_backend": url}))) for url in urls]
-        tally, faults, began = Tally(), Faults(deployment, server, agents), time.monotonic()
+        tally, faults, began = Tally(calls, limit_s), Faults(deployment, server, agents), time.monotonic()
 
         async def run() -> None:
-            every = [be_agent(agent, app, tally, calls) for agent, app in zip(agents, apps, strict=True)]
-            await asyncio.gather(*every, faults.play(tally, calls, max(calls // (3 * len(FAULTS)), 1)))
+            every = [be_agent(agent, app, tally) for agent, app in zip(agents, apps, strict=True)]
+            await asyncio.gather(*every, faults.play(tally, max(calls // (6 * len(FAULTS)), 1)))
 
         asyncio.run(run())
         found = server.ask()
-    for line in tally.crossed[:20]:
-        print(line, file=sys.stderr)
+    check(not tally.crossed and not found["crossed"], *tally.crossed[:20], *found["crossed"][:20])
     seconds = time.monotonic() - began
     endings = ", ".join(f"{count} {ending}" for ending, count in tally.endings.most_common())
     return [
         (
             f"{tally.calls} calls of {len(agents)} agents in {seconds:.0f} s, {found['opened']} sessions: "
-            f"{len(tally.crossed)} answers and {len(found['crossed'])} requests crossed"
+            f"{len(tally.crossed)} answers and {len(found['crossed'])} requests crossed; {tally.repeated} calls, "
+            "which only read, were sent again"
         ),
         f"faults: {', '.join(f'{count} × {fault}' for fault, count in faults.played.items()) or 0}",
         f"endings: {endings}",
@@ -330,7 +345,7 @@ def cost_roles(directory: Path, server: Server, workers: int) -> Iterator[Mappin
             yield {"workers": lambda: [each.pid for each in families], "Redis": lambda: [redis_pid]}
 
 
-async def compare(roles: Mapping[str, Pids], loads: Sequence[Load], rounds: int) -> Iterator[list[str | float]]:
+async def compare(roles: Mapping[str, Pids], loads: Sequence[Load], rounds: int) -> list[list[str | float]]:
     """Of each load: the CPU of both kinds of calls, and their ratio."""
     rows: list[list[str | float]] = []
     async with AsyncToolExecutor(timeout_s=60) as shared, AsyncToolExecutor(session="run", timeout_s=60) as run:
@@ -344,7 +359,7 @@ async def compare(roles: Mapping[str, Pids], loads: Sequence[Load], rounds: int)
             plain, own = (find_median(each) for each in zip(*found, strict=True))
             ratio = statistics.median(cpu_ms(each) / cpu_ms(of_all) for of_all, each in found)
             rows.append([str(load), cpu_ms(plain), cpu_ms(own), ratio, plain.p50_ms, own.p50_ms])
-    return iter(rows)
+    return rows
 
 
 def cpu_ms(figures: Figures) -> float:
@@ -356,13 +371,12 @@ def main() -> None:
     parser.add_argument("--serve", action="store_true", help="be the MCP server")
     parser.add_argument("--runs", type=int, help="be an agent with so many runs")
     parser.add_argument("--calls", type=int, default=MOST, help=f"of all agents together (default {MOST})")
+    parser.add_argument("--limit", type=float, default=1200, help="seconds for these calls (default 1200)")
     options = parser.parse_args()
     if options.serve:
         serve()
         return
     if options.runs:
-        import os
-
         asyncio.run(open_runs(options.runs, os.environ["TARSY_REDIS_URL"]))
         return
     runs, identities, calls = (40, 5, 400) if options.smoke else (1000, 100, options.calls)
@@ -385,7 +399,7 @@ def main() -> None:
         report.add_list(*play_runs(folder(), server, runs))
         report.add_heading("Credentials of agents")
         agents = [f"agent{number:03}" for number in range(identities)]
-        report.add_list(*play_identities(folder(), server, agents, calls))
+        report.add_list(*play_identities(folder(), server, agents, calls, options.limit))
     report.finish(options)
 
 

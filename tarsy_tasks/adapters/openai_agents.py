@@ -39,12 +39,11 @@ class AgentTools(list[FunctionTool]):
     """
 
     def __init__(self, executor: AsyncToolExecutor, offer: Offer) -> None:
-        super().__init__(_build_tool(executor, tool) for tool in offer.tools.values())
-
-        def has_cut(*_: object) -> bool:
+        def has_cut(_context: Any, _agent: Any) -> bool:
             return bool(executor.own_tools())
 
-        for tool in offer.add_later(executor.own_tools(later=True)):  # for a model, once a result was cut
+        super().__init__(_build_tool(executor, tool) for tool in offer.tools.values())
+        for tool in offer.add_later(executor.own_tools(later=True)):
             self.append(replace(_build_tool(executor, tool), is_enabled=has_cut))
         self._offer = offer
         self.left_out = offer.left_out

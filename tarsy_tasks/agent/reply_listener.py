@@ -297,7 +297,7 @@ class ReplyListener:
         try:
             said = WatchMessage.model_validate_json(message)
         except ValidationError as error:
-            logger.debug("what is said of a watched resource cannot be read: %s", error)
+            logger.debug("a message about a watched resource cannot be read: %s", error)
             return
         hear = self._change_hearers.get(said.watch)
         if hear is not None:

@@ -60,7 +60,7 @@ class WatchKeeper:
             raise BrokerUnavailable(f"Redis could not be reached ({error}). {_UNWATCHED}") from error
         if self._replies.refuses_events:
             raise BrokerUnavailable(
-                f"Redis does not allow this user to hear of changes. {_UNWATCHED} An operator has to renew its ACL "
+                f"Redis does not allow this user to receive changes. {_UNWATCHED} An operator has to renew its ACL "
                 "rules (`tarsy-tasks acl`)."
             )
 

@@ -3,10 +3,10 @@
 Owns reading an entry, taking the message that it stands for, and telling the workers of a bound agent's queue. An entry
 is a text of three lines: queue, garbage time, message.
 
-Agents write entries, so whoever knows the id of a call can replace its entry: a worker that puts it back would put what
-another agent wrote into the queue of this one. So of a message in the queue of a bound agent, which only that agent and
-workers can write, its marker keeps a digest when it is taken (`message`), and what is put back later has to be that
-message (`entry_of`). What is not is no entry, as if it had been deleted, which whoever knows the id can do, too.
+Agents write entries, so anyone who knows the id of a call can replace its entry: a worker that puts it back would put
+what another agent wrote into the queue of this one. So of a message in the queue of a bound agent, which only it
+and workers can write, its marker keeps a digest when it is taken (`message`), and what is put back later has to be that
+message (`entry_of`). What is not counts as no entry, as if it had been deleted, which anyone who knows the id can do.
 """
 
 from tarsy_tasks.broker import keys

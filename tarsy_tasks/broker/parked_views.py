@@ -49,11 +49,11 @@ def load(redis: Any, task_id: str) -> ParkedCallView | None:
     return _view(task_id, redis.hgetall(keys.parked_key(task_id)))
 
 
-def load_waiting(redis: Any, limit: int, *, has_tasks: bool = False) -> tuple[list[ParkedCallView], int]:
+def load_waiting(redis: Any, limit: int, *, for_tasks: bool = False) -> tuple[list[ParkedCallView], int]:
     """The calls that wait for people, those first that expire first, and how many are parked in all.
 
     Args:
-        has_tasks: Also those that wait for tasks of servers.
+        for_tasks: Instead, those that wait for tasks of servers.
     """
     found: list[ParkedCallView] = []
     start = 0
@@ -67,7 +67,7 @@ def load_waiting(redis: Any, limit: int, *, has_tasks: bool = False) -> tuple[li
         answers = pipeline.execute()
         for tag, fields, is_there in zip(tags, answers[::2], answers[1::2], strict=True):
             view = _view(tag, fields) if is_there else None
-            if view is not None and not view.decision and (has_tasks or view.reason != TASK):
+            if view is not None and not view.decision and (view.reason == TASK) == for_tasks:
                 found.append(view)
         if len(places) < _PAGE:
             break

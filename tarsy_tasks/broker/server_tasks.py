@@ -90,7 +90,8 @@ class Asked(NamedTuple):
     r"""
     local left_s = math.ceil(math.max(0, ends_at - now))
     local owner = redis.call('GET', owned)
-    if owner and owner ~= tag then return 0 end
+    -- A server that was restarted may begin to count again: only a call that still waits has its task.
+    if owner and owner ~= tag and redis.call('HEXISTS', unacked, owner) == 1 then return 0 end
     redis.call('SET', owned, tag, 'EX', left_s + kept_s)
     redis.call('DEL', parked_call)
     for name, value in pairs(record) do redis.call('HSET', parked_call, name, value) end

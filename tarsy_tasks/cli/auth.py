@@ -242,7 +242,7 @@ def _describe(target: _Target, exchange: RedisExchange, sealer: Sealer | None) -
     sign_in = found.sign_in
     expires_at = sign_in.expires_at
     is_over = sign_in.refresh_token is None and expires_at is not None and expires_at <= found.now
-    why = sign_in.find_conflict(target.url, target.auth) or (is_over and (sign_in.ended or _EXPIRED))
+    why = sign_in.find_conflict(target.url, target.auth) or sign_in.ended or (is_over and _EXPIRED)
     return {
         **row,
         "status": f"sign in again: {why}" if why else "signed in",

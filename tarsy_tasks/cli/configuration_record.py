@@ -1,11 +1,10 @@
 """`tarsy-tasks servers publish`, `export` and `history`: the configuration in Redis as a whole, and its versions."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
-from tarsy_tasks.cli.output import json_option, notes, print_json, print_table
+from tarsy_tasks.cli.output import json_option, local_time, notes, print_json, print_table
 from tarsy_tasks.operators import Operator
 
 __all__ = ["export", "history", "publish"]
@@ -13,7 +12,7 @@ __all__ = ["export", "history", "publish"]
 
 @click.command()
 @click.argument("path", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--digest", help="Of what is in Redis as you have seen it; refused if somebody has changed it since.")
+@click.option("--digest", help="Of the version that you have changed; refused if it is not the current one.")
 @json_option
 def publish(path: Path, digest: str | None, *, as_json: bool) -> None:
     """Make the file at PATH the configuration in Redis (`TARSY_MCP_CONFIG=redis`), for all parts of the deployment."""
@@ -51,9 +50,6 @@ def history(*, as_json: bool) -> None:
     if as_json:
         print_json([version.model_dump(exclude={"v", "text"}) for version in found])
         return
-    rows = [
-        (str(each.number), f"{datetime.fromtimestamp(each.at, UTC):%F %T}", each.who, each.change, each.digest)
-        for each in found
-    ]
-    columns = ("version", "written (UTC)", "who", "change", "digest")
+    rows = [(str(each.number), local_time(each.at), each.who, each.change, each.digest) for each in found]
+    columns = ("version", "written", "who", "change", "digest")
     print_table(columns, rows, nothing="Redis has no configuration yet")

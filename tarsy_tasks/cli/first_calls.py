@@ -15,6 +15,7 @@ from tarsy_tasks.health import statuses
 __all__ = ["FirstCall", "check_server", "find_harmless"]
 
 _ANSWER_S = 60.0
+_NO_ANSWER_YET = "its program or address has not answered yet; what npx or uvx starts may be downloaded first"
 _PAUSE_S = 2.0
 _HEAD_CHARS, _TAIL_CHARS = 200, 400
 """Of a longer text: what failed is said first, and why comes last, as the last line of a traceback and the advice."""
@@ -88,7 +89,7 @@ def _describe_failure(server: str, text: str) -> FirstCall:
     """Why a server fails, as workers report it for operators; `text`, which is for models, if they report nothing."""
     health = statuses([server])[server]
     if not health.workers:
-        return FirstCall(server, works=False, text="its program or address has not answered yet", is_starting=True)
+        return FirstCall(server, works=False, text=_NO_ANSWER_YET, is_starting=True)
     is_starting = any(record.longer_attempt_s is not None for record in health.workers.values())
     return FirstCall(server, works=False, text=_one_line(health.reason or text), is_starting=is_starting)
 

@@ -8,11 +8,12 @@ import click
 
 from tarsy_tasks.broker import parked_calls
 from tarsy_tasks.broker.parked_calls import Decided, ParkedCallView
+from tarsy_tasks.broker.parked_views import TASK
 from tarsy_tasks.cli import FAILED
 from tarsy_tasks.cli.broker import broker
 from tarsy_tasks.cli.output import console, counted, json_option, local_time, notes, print_json, print_table
 from tarsy_tasks.questions import INPUT_REQUIRED
-from tarsy_tasks.telemetry.decision_texts import DECISION_TEXTS, DONE, LONGEST_NAME, LONGEST_WHY
+from tarsy_tasks.telemetry.decision_texts import DECISION_TEXTS, DONE, LONGEST_NAME, LONGEST_WHY, describe_sender
 from tarsy_tasks.telemetry.printable import make_visible
 
 __all__ = ["approve", "clean_name", "deny", "inbox"]
@@ -23,16 +24,18 @@ _REASONS = {"approval": "approval", INPUT_REQUIRED: "answers"}
 
 @click.command()
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 10_000), help="Maximum number.")
+@click.option("--tasks", is_flag=True, help="Instead, the calls that wait for tasks of MCP servers.")
 @json_option
-def inbox(limit: int, *, as_json: bool) -> None:
+def inbox(limit: int, *, tasks: bool, as_json: bool) -> None:
     """List the calls that wait for people, those first that expire first. See `approve`, `deny` and `answer`."""
     with broker() as redis:
-        found, total = parked_calls.load_waiting(redis, limit)
+        found, total = parked_calls.load_waiting(redis, limit, for_tasks=tasks)
     if as_json:
         print_json({"calls": [_as_json(view) for view in found], "parked": total})
         return
-    columns = ("id", "waits for", "tool", "arguments or question", "agent", "waits until", "approved by")
-    print_table(columns, map(_row, found), nothing="no calls wait for people")
+    last = "task of the server" if tasks else "approved by"
+    columns = ("id", "waits for", "tool", "arguments or question", "agent", "waits until", last)
+    print_table(columns, map(_row, found), nothing=f"no calls wait for {'tasks of servers' if tasks else 'people'}")
     if len(found) == limit < total:
         notes.print(f"of {counted(total, 'parked call')}; --limit shows more")
 
@@ -107,9 +110,9 @@ def _row(view: ParkedCallView) -> tuple[str, ...]:
         _REASONS.get(view.reason, view.reason),
         f"{about.get('server', '')}.{about.get('tool', '')}",
         (_questions(view) or str(about.get("arguments", "")))[:_SHORT_CHARS],
-        str(about.get("principal") or about.get("agent_id", "")),
+        describe_sender(about.get("principal", ""), about.get("agent_id", "")),
         local_time(view.until),
-        ", ".join(view.approvals) + needs,
+        view.message[:_SHORT_CHARS] if view.reason == TASK else ", ".join(view.approvals) + needs,
     )
 
 
@@ -131,4 +134,5 @@ def _as_json(view: ParkedCallView) -> dict[str, Any]:
         "digest": view.digest,
         "approvers": view.needs,
         "approved_by": list(view.approvals),
+        **({"message": view.message} if view.reason == TASK else {}),
     }

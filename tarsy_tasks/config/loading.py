@@ -211,8 +211,7 @@ def find_config_path() -> Path:
     from tarsy_tasks.settings import load_settings
 
     if (record := find_record(load_config)) is not None:
-        record.refresh()
-        return record.path
+        return record.find_copy()
     if (configured := load_settings().mcp_config) is not None:
         if not os.path.exists(configured):  # noqa: PTH110  Path.exists raises where a directory may not be searched
             raise ConfigError(f"{configured}: the file does not exist or is not accessible; TARSY_MCP_CONFIG names it")

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ _AWAY_S = 5.0
 _SOCKET_S = 2.0
 _PATIENCE_S = 0.25
 """How long a process that follows it waits for Redis: an agent does so on the event loop of its replies."""
+_THREAD = "tarsy-configuration-look"
 _V = 1
 _DIGEST_CHARS = 12
 
@@ -70,7 +72,7 @@ class ConfigurationVersion(BaseModel):
 
 
 class ConfigurationRecord:
-    """The configuration in a Redis. Each exchange has a connection of its own. One thread at a time may follow it.
+    """The configuration in a Redis. Each exchange has a connection of its own. Safe to share between threads.
 
     Args:
         url: Of the Redis, with the password.
@@ -91,6 +93,8 @@ class ConfigurationRecord:
         self.path = directory / f"configuration-{hashlib.sha256(where.encode()).hexdigest()[:8]}.json"
         self._next_look = 0.0
         self._looking: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._is_known = False
         self.problem = ""
 
     def refresh(self) -> None:
@@ -134,16 +138,30 @@ class ConfigurationRecord:
                 f"{self.path}` restores it."
             )
 
+    def find_copy(self) -> Path:
+        """The copy: brought up to date for the first who asks, then as of `follow`.
+
+        Raises:
+            ConfigError: There is none, and it cannot be made.
+        """
+        if self._is_known and self.path.exists():
+            self.follow()
+        else:
+            self.refresh()
+            self._is_known = True
+        return self.path
+
     def follow(self) -> None:
         """`refresh`, at most once a second, and with a line in the log in place of an error. A Redis that hangs holds
         nobody up for long: then the copy is brought up to date when it answers."""
-        now = time.monotonic()
-        if now < self._next_look or (self._looking is not None and self._looking.is_alive()):
-            return
-        self._next_look = now + _LOOK_S
-        self._looking = threading.Thread(target=self._look, name="tarsy-configuration-look", daemon=True)
-        self._looking.start()
-        self._looking.join(_PATIENCE_S)
+        with self._lock:
+            now = time.monotonic()
+            if now < self._next_look or (self._looking is not None and self._looking.is_alive()):
+                return
+            self._next_look = now + _LOOK_S
+            looking = self._looking = threading.Thread(target=self._look, name=_THREAD, daemon=True)
+        looking.start()
+        looking.join(_PATIENCE_S)
 
     def _look(self) -> None:
         try:
@@ -294,7 +312,13 @@ def find_record(check: Callable[[Path], object]) -> ConfigurationRecord | None:
     settings = load_settings()
     if settings.mcp_config != IN_REDIS:
         return None
-    return ConfigurationRecord(settings.redis_url.get_secret_value(), open_run_dir(), check)
+    return _find(settings.redis_url.get_secret_value(), open_run_dir(), check)
+
+
+@cache
+def _find(url: str, directory: Path, check: Callable[[Path], object]) -> ConfigurationRecord:
+    """One for all of a process, so that it asks Redis once a second, however often it needs the configuration."""
+    return ConfigurationRecord(url, directory, check)
 
 
 def digest_text(text: bytes) -> str:

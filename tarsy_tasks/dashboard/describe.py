@@ -6,7 +6,7 @@ Owns its shapes, which docs/dashboard.md documents. Times are in seconds since t
 from collections.abc import Iterable
 from typing import Any
 
-from tarsy_tasks.broker.parked_views import ParkedCallView
+from tarsy_tasks.broker.parked_views import TASK, ParkedCallView
 from tarsy_tasks.dashboard.alerts import ShownAlert
 from tarsy_tasks.dashboard.dead_letters import DeadLetterList
 from tarsy_tasks.dashboard.reader import CallDetails, ServerDetails
@@ -71,13 +71,13 @@ def describe_dead_letters(found: DeadLetterList) -> list[dict[str, Any]]:
 
 
 def describe_parked(view: ParkedCallView) -> dict[str, Any]:
-    """A call that waits for approval."""
+    """A call that waits for people, or for a task of its server."""
     return {
         "id": view.id,
         "reason": view.reason,
         **view.about,
         "expires_at": view.until,
-        "approvers": view.needs,
+        **({"message": view.message} if view.reason == TASK else {"approvers": view.needs}),
         "approved_by": list(view.approvals),
     }
 

@@ -13,12 +13,12 @@ from redis.exceptions import RedisError
 from tornado.web import HTTPError, RequestHandler, authenticated
 
 from tarsy_tasks.broker.parked_calls import Decided
-from tarsy_tasks.broker.parked_views import ParkedCallView
+from tarsy_tasks.broker.parked_views import TASK, ParkedCallView
 from tarsy_tasks.dashboard.describe import describe_parked
 from tarsy_tasks.dashboard.page_handlers import Data, Page
 from tarsy_tasks.dashboard.reader import DashboardReader
 from tarsy_tasks.telemetry.approval_links import is_signed
-from tarsy_tasks.telemetry.decision_texts import DECISION_TEXTS, LONGEST_NAME, LONGEST_WHY
+from tarsy_tasks.telemetry.decision_texts import DECISION_TEXTS, LONGEST_NAME, LONGEST_WHY, describe_sender
 
 __all__ = ["InboxData", "InboxPage", "ParkedPage"]
 
@@ -28,13 +28,13 @@ _ANSWER_S = 3.0
 class InboxPage(Page):
     @authenticated
     async def get(self) -> None:
-        state, found = await self.reader.state(), None
+        state, found, tasks = await self.reader.state(), None, []
         if not state.outage:
             try:
-                found = await self.reader.inbox()
+                found, tasks = await self.reader.inbox(), await self.reader.server_tasks()
             except RedisError as error:
                 state = self.with_outage(state, error)
-        self.show("inbox", state, found=found)
+        self.show("inbox", state, found=found, tasks=tasks, describe_sender=describe_sender)
 
 
 class InboxData(Data):
@@ -43,7 +43,9 @@ class InboxData(Data):
         await self.state()
         with self.reading():
             views, total = await self.reader.inbox()
-        self.write({"calls": [describe_parked(view) for view in views], "parked": total})
+            tasks = await self.reader.server_tasks()
+        calls, waiting = ([describe_parked(view) for view in each] for each in (views, tasks))
+        self.write({"calls": calls, "tasks": waiting, "parked": total})
 
 
 class ParkedPage(Page):
@@ -98,14 +100,15 @@ class ParkedPage(Page):
             if self._finished:  # sent to the sign-in
                 return None
         if view is None:
-            raise HTTPError(404, "No call with this id waits for approval.")
+            raise HTTPError(404, "No call with this id waits for people.")
         return view
 
     async def _read(self, task_id: str) -> ParkedCallView | None:
         try:
-            return await self.reader.parked(task_id)
+            view = await self.reader.parked(task_id)
         except (RedisError, OSError) as error:
             raise HTTPError(503, "Redis cannot be read, so nothing was decided.") from error
+        return view if view is not None and view.reason != TASK else None  # of a task, people decide nothing
 
     @authenticated
     def _require_user(self) -> None:

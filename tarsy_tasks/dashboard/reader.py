@@ -317,6 +317,10 @@ class DashboardReader:
         """The calls that wait for people, those first that expire first, and how many are parked in all."""
         return await self._run("inbox read", lambda: load_waiting(self._broker, _SHOWN))
 
+    async def server_tasks(self) -> list[ParkedCallView]:
+        """The calls that wait for tasks of servers, those first that expire first."""
+        return (await self._run("tasks read", lambda: load_waiting(self._broker, _SHOWN, for_tasks=True)))[0]
+
     async def parked(self, task_id: str) -> ParkedCallView | None:
         """One of them, also when it was decided already."""
         return await self._run("parked read", lambda: load(self._broker, task_id))

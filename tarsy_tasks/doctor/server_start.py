@@ -18,7 +18,7 @@ from tarsy_tasks.telemetry.printable import make_visible
 from tarsy_tasks.worker.maskers import build_common_masker
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 from tarsy_tasks.worker.sessions.connections import build_connections
-from tarsy_tasks.worker.sessions.opening import SessionContext, StartLimiter
+from tarsy_tasks.worker.sessions.opening import SessionContext, StartLimiter, first_attempt_s
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 from tarsy_tasks.worker.transport.agent_secrets import CredentialSource
 
@@ -72,14 +72,15 @@ async def _start(connection: ServerConnection) -> Finding:
         return Finding.note(f"start of {server.name}", text, remedy)
     check, limit_s = f"start of {server.name}", server.timeouts.connect_s
     started = time.monotonic()
+    # Two attempts: the second one speaks the protocol of the handshake era.
+    allowed_s = max(2 * limit_s, first_attempt_s(server))
     try:
-        # Two attempts: the second one speaks the protocol of the handshake era.
-        async with asyncio.timeout(2 * limit_s):
+        async with asyncio.timeout(allowed_s):
             session = await connection.connected()
     except CallError as error:
         return Finding.error(check, _without_call(error), _remedy(server, error))
     except TimeoutError:
-        text = _without_call(connection.errors.not_connected_within(2 * limit_s))
+        text = _without_call(connection.errors.not_connected_within(allowed_s))
         return Finding.error(check, text, "start it by hand to see why; timeouts.connect_s allows more time")
     took_s = time.monotonic() - started
     text = (

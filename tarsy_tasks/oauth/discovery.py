@@ -127,7 +127,7 @@ async def load_authorization_server(exchange: Exchange, issuer: str) -> Authoriz
     """
     server = Endpoint("the authorization server", issuer)
     if not is_safe(issuer):
-        raise server.error("is not encrypted: who changes its answer can read what is sent; use https")
+        raise server.error("is not encrypted, so its answer could be changed to get what is sent; use https")
     for url in build_oauth_authorization_server_metadata_discovery_urls(issuer, ""):
         found = Endpoint("the authorization server's metadata at", url)
         reply = await exchange.get(found)

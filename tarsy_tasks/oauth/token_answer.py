@@ -83,7 +83,7 @@ def _read(endpoint: Endpoint, reply: Reply, client: Client, secrets: Collection[
     if reply.is_transient:
         raise endpoint.error(f"answered HTTP {reply.status}", is_transient=True)
     if reply.target is not None:
-        raise endpoint.error(f"redirects to {reply.target}, where credentials are not sent; correct `token_url`")
+        raise endpoint.error(f"redirects to {reply.target}, where credentials are not sent; correct its address")
     if reply.status != 200:
         raise _refusal(endpoint, reply, client, secrets)
     try:

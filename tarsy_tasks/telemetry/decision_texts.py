@@ -1,4 +1,4 @@
-"""The result of a decision about a parked call, in words for the person who decided.
+"""Who asks for a decision about a parked call, and the result of it, in words for the person who decides.
 
 Owns these words; `broker.parked_calls` decides.
 """
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from tarsy_tasks.broker.parked_calls import Decided
 
-__all__ = ["DECISION_TEXTS", "DONE", "LONGEST_NAME", "LONGEST_WHY"]
+__all__ = ["DECISION_TEXTS", "DONE", "LONGEST_NAME", "LONGEST_WHY", "describe_sender"]
 
 LONGEST_WHY = 1000
 """Characters of a reason."""
@@ -28,3 +28,8 @@ DECISION_TEXTS: Mapping[Decided, str] = {
 }
 DONE = (Decided.APPROVED, Decided.DENIED, Decided.COUNTED)
 """The decision was recorded."""
+
+
+def describe_sender(principal: str, agent_id: str) -> str:
+    """Who asks. Any agent may claim any `agent_id`, also that of another one: so it is marked."""
+    return principal or (f"{agent_id} (not verified)" if agent_id else "")

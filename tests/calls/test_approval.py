@@ -300,7 +300,9 @@ def test_people_decide_on_the_command_line(worker: Worker, tools: ToolExecutor, 
     listed = json.loads(run_cli(worker, "inbox", "--json"))
     assert {each["id"] for each in listed["calls"]} == {first.id, second.id}
     assert listed["calls"][0]["tool"] == "desk.add"
-    assert "by hand, too" in run_cli(worker, "inbox")
+    shown = run_cli(worker, "inbox")
+    assert "by hand, too" in shown
+    assert "sre (not verified)" in " ".join(shown.split()), "any agent may claim that name"
     assert f"{first.id}: approved" in run_cli(worker, "approve", first.id, "--yes", "--as", "ann")
     assert "it was decided before" in run_cli(worker, "approve", first.id, "--yes", code=1)
     assert f"{second.id}: denied" in run_cli(worker, "deny", second.id, "--as", "bob", "--why", "no need")

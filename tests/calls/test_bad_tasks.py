@@ -168,6 +168,7 @@ def test_the_task_of_another_call_is_not_waited_for(tools: ToolExecutor, server:
     server.tasks["shared"].said = DONE
     assert first.result().content == "done"
     assert server.tasks["shared"].cancels == 0
+    assert tools.execute("yard.build", {"key": "second owner"}).content == "done", "nobody waits for it any more"
 
 
 @pytest.mark.parametrize("created", [{"taskId": ""}, {"taskId": 7}, {"taskId": "x" * 5000}])

@@ -172,7 +172,7 @@ def test_an_access_token_is_shared_and_replaced_when_withdrawn(
     ("name", "said"),
     [
         ("no-client", "refused client_id me (HTTP 401, invalid_client"),
-        ("lost-token", "where credentials are not sent; correct `token_url`"),
+        ("lost-token", "where credentials are not sent; correct its address"),
     ],
 )
 def test_without_an_access_token_the_server_is_unavailable(

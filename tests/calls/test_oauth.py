@@ -2,10 +2,8 @@
 
 import json
 import subprocess
-import sys
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
@@ -14,6 +12,10 @@ import redis
 
 from tarsy_tasks import ErrorCode, ToolExecutor, ToolResult
 from tarsy_tasks.broker import keys
+from tarsy_tasks.oauth import store
+from tarsy_tasks.oauth.sealed import Sealer
+from tarsy_tasks.oauth.sign_in import SignIn
+from tests.cli.browser import BROWSER
 from tests.cli.commands import TARSY_TASKS, run_command
 from tests.conftest import StartWorker
 from tests.plants import know, read_keys
@@ -114,12 +116,8 @@ def test_nobody_has_signed_in(tools: ToolExecutor, workers: list[Worker]) -> Non
     assert done.stdout.splitlines()[0].split("\t")[:2] == ["desk", "not signed in"]
 
 
-def test_a_person_signs_in_with_a_browser(
-    tools: ToolExecutor, workers: list[Worker], server: LoginServer, tmp_path: Path
-) -> None:
-    browser = tmp_path / "browser.py"
-    browser.write_text("import sys, urllib.request\nurllib.request.urlopen(sys.argv[1]).read()\n")
-    done = auth(workers, "login", "desk", BROWSER=f"{sys.executable} {browser} %s")
+def test_a_person_signs_in_with_a_browser(tools: ToolExecutor, workers: list[Worker], server: LoginServer) -> None:
+    done = auth(workers, "login", "desk", BROWSER=BROWSER)
     assert done.returncode == 0, done.stderr
     assert f"Signed in to desk at {server.url} with read. Workers use it within 5 s." in done.stderr
     wait_until(lambda: call(tools).content == "somebody who may read", "workers use it", 30)
@@ -153,6 +151,45 @@ def test_a_scope_that_is_missing_is_named(tools: ToolExecutor, workers: list[Wor
     wait_until(lambda: works(tools, "other"), "workers use it", 30)
     server.needed = ""
     assert len([each for each in server.requests if each.path == "/register"]) == 2
+
+
+def age(redis_url: str, name: str) -> SignIn:
+    """Make a sign-in look as if it had been renewed a while ago, and return it."""
+    sealer = Sealer([b64decode(KEY)])
+    with redis.Redis.from_url(redis_url) as client:
+        found = store.read_found(sealer, name, [client.execute_command(*each) for each in store.build_read(name)])
+        assert found is not None
+        older = found.sign_in.model_copy(update={"obtained_at": found.sign_in.obtained_at - 1000})
+        client.execute_command(*store.build_write(name, store.seal(sealer, name, older)))
+        return older
+
+
+def revoke(server: LoginServer, kept: set[str]) -> None:
+    """Revoke all tokens but these."""
+    for known in (server.access, server.refresh):
+        for token in {*known} - kept:
+            del known[token]
+
+
+def test_revoked_tokens_are_renewed_or_somebody_has_to_sign_in(
+    tools: ToolExecutor, workers: list[Worker], server: LoginServer, redis_url: str
+) -> None:
+    desk, renewals = age(redis_url, "desk").secrets, server.renewals
+    revoke(server, desk | age(redis_url, "other").secrets - {*server.access})
+    # A worker that still has the token of the last but one sign-in finds out about both.
+    wait_until(lambda: works(tools, "other"), "it is renewed", 30)
+    assert server.renewals == renewals + 1
+    # Together with its refresh token.
+    age(redis_url, "other")
+    revoke(server, desk)
+    result = call(tools, "other")
+    assert result.error_code == ErrorCode.SERVER_REFUSED, result.content
+    assert "`tarsy-tasks auth login other`" in result.content
+    # A token that was just renewed for a refusal is not renewed for the next one.
+    wait_until(lambda: "refused the sign-in" in call(tools, "other").content, "its refresh token is tried", 30)
+    assert states(workers)["other"]["status"].startswith("sign in again: ")
+    assert login_by_paste(workers, "other")[0] == 0
+    wait_until(lambda: works(tools, "other"), "workers use it", 30)
 
 
 def test_agents_cannot_read_tokens_and_redis_has_none(

@@ -116,7 +116,7 @@ def test_status_messages_are_progress(tools: ToolExecutor, server: TasksServer, 
         task.said = {"status": "working", "statusMessage": message}
         count = len(heard)
         wait_until(lambda count=count: len(heard) > count, f"the agent hears {message}", TIMEOUT_S)
-    [view] = [each for each in parked_calls.load_waiting(table, 100, has_tasks=True)[0] if each.id == pending.id]
+    [view] = [each for each in parked_calls.load_waiting(table, 100, for_tasks=True)[0] if each.id == pending.id]
     task.complete()
     assert pending.result().outcome is Outcome.OK
     assert heard[0] == "laying bricks"

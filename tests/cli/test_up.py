@@ -50,10 +50,10 @@ server.run("stdio")
 """
 
 
-NPX = """#!/bin/sh
-# `npx -y PACKAGE`: what is not there yet is downloaded first, which takes too long.
-if [ "$2" = small ] && [ -e "$0.begun" ]; then exec {python} {clock}; fi
-[ "$2" = small ] && : > "$0.begun"
+UVX = """#!/bin/sh
+# `uvx PACKAGE`: what is not there yet is downloaded first, which takes too long.
+if [ "$1" = small ] && [ -e "$0.begun" ]; then exec {python} {clock}; fi
+[ "$1" = small ] && : > "$0.begun"
 exec sleep 600
 """
 
@@ -262,10 +262,10 @@ def test_a_followed_audit_is_a_table(stack: Stack) -> None:
 
 def test_a_program_that_is_downloaded_first_is_still_starting(tmp_path: Path) -> None:
     (tmp_path / "clock.py").write_text(CLOCK)
-    (tmp_path / "npx").write_text(NPX.format(python=sys.executable, clock=tmp_path / "clock.py"))
-    (tmp_path / "npx").chmod(0o755)
+    (tmp_path / "uvx").write_text(UVX.format(python=sys.executable, clock=tmp_path / "clock.py"))
+    (tmp_path / "uvx").chmod(0o755)
     servers = {
-        name: {"command": "npx", "args": ["-y", name], "timeouts": {"connect_s": 5 if name == "small" else 1}}
+        name: {"command": "uvx", "args": [name], "timeouts": {"connect_s": 5 if name == "small" else 1}}
         for name in ("small", "endless")
     }
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))

@@ -142,11 +142,12 @@ def change_tools(redis: Any, server: str) -> str:
     return read_catalogue(redis, [server])[server].digest
 
 
-def write_parked(redis: Any, task_id: str, **about: Any) -> None:
-    """A call that waits for an approval."""
+def write_parked(redis: Any, task_id: str, reason: str = "approval", message: str = "", **about: Any) -> None:
+    """A call that waits for an approval, or for a task of its server."""
     until = time.time() + _TTL_S
     shown = {"server": "desk", "tool": "order", "arguments": '{"item":"<b>pen</b>"}', "at": time.time(), **about}
-    record = {"reason": "approval", "digest": "d" * 64, "needs": 1, "until": until, "about": json.dumps(shown)}
+    record = {"reason": reason, "digest": "d" * 64, "needs": 1, "until": until, "about": json.dumps(shown)}
+    record["message"] = message
     redis.hset(keys.parked_key(task_id), mapping=record)
     redis.expire(keys.parked_key(task_id), _TTL_S)
     redis.zadd(keys.PARKED, {f"mcp.desk\n{task_id}": until})

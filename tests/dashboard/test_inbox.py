@@ -123,6 +123,7 @@ def test_a_link_opens_a_page_and_only_its_form_decides(
     pending = tools.submit("desk.add", {"key": "linked"})
     asked = wait_for_request(hook, pending)
     assert (asked["type"], asked["server"], asked["tool"], asked["agent_id"]) == ("call.parked", "desk", "add", "sre")
+    assert "waits for approval, for sre (not verified)." in asked["text"]
     assert asked["arguments"] == '{"key":"linked"}'
     headers, body = next(each for each in hook.received if json.loads(each[1])["id"] == pending.id)
     signed = f"{pending.id}.{headers['webhook-timestamp']}.".encode() + body
@@ -138,7 +139,7 @@ def test_a_link_opens_a_page_and_only_its_form_decides(
     assert visitor.decide("approve", token="4567", name="eve")[0] == 403, "the token of another page"
     assert visitor.decide("approve", name=" ")[0] == 400
     assert visitor.decide("perhaps", name="eve")[0] == 400
-    assert "it the call has changed" in visitor.decide("approve", digest="0" * 64, name="eve")[1]
+    assert "the call has changed" in visitor.decide("approve", digest="0" * 64, name="eve")[1]
     assert not pending.done()
     assert "<strong>approved</strong>" in visitor.decide("approve", name="eve <b>")[1]
     assert pending.result().outcome is Outcome.OK

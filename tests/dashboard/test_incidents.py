@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from tarsy_tasks.broker.parked_views import TASK
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.telemetry.audit import AuditEntry
 from tests.chromium import Browser, Page
@@ -32,7 +33,15 @@ REDELIVERED = "9d0f1d3c-0000-4000-8000-000000000003"
 CUT = {True: "9d0f1d3c-0000-4000-8000-000000000004", False: "9d0f1d3c-0000-4000-8000-000000000005"}
 """By whether the whole result was kept."""
 PARKED = "9d0f1d3c-0000-4000-8000-000000000006"
+WITH_TASK = "9d0f1d3c-0000-4000-8000-000000000008"
+ASKING = "9d0f1d3c-0000-4000-8000-000000000009"
 UNREADABLE = "9d0f1d3c-0000-4000-8000-000000000007"
+QUESTION = {
+    "name": "confirm",
+    "message": "Which <b>namespace</b>? " * 20,
+    "warning": "It asks for a password.",
+    "requested_schema": {"properties": {"namespace": {"type": "string", "description": "a_long_word_" * 20}}},
+}
 REASON = "MCP server `k8s` is not available: it exited with code 1. <b>Last output</b>: 'no module express'."
 FLEET = [
     FleetServer("desk", tools=4, calls=12, refusing=0.5),
@@ -47,6 +56,7 @@ PATHS = [
         f"/mcp/calls/{RUNNING}",
         f"/mcp/calls/{PARKED}",
         f"/mcp/inbox/{PARKED}",
+        f"/mcp/inbox/{ASKING}",
         "/mcp/inbox",
         "/mcp/alerts",
         "/mcp/dead-letters",
@@ -65,6 +75,8 @@ def digest(redis_url: str) -> Iterator[str]:
         write_dead_letter(client, DEAD, first)
         write_dead_letter(client, UNREADABLE, AuditEntry(at=1, outcome=Outcome.UNKNOWN, error="It cannot be read."))
         write_parked(client, PARKED, agent_id="sre")
+        write_parked(client, WITH_TASK, reason=TASK, message="<b>step 3</b>")
+        write_parked(client, ASKING, reason="input", questions=[QUESTION])
         write_limits(client, "desk", "<b>sre</b>")
         write_redelivered(client, REDELIVERED, first, "worker@<b>lost</b>")
         for is_kept, task_id in CUT.items():
@@ -260,6 +272,8 @@ def test_dead_letters_have_a_page(flower: Flower, open_page: OpenPage) -> None:
     assert retry == f"tarsy-tasks dead-letters retry {DEAD}"
     letter.get_by_role("link").first.click()
     page.get_by_text("SET_ASIDE").first.wait_for()
+    page.goto(f"{flower.url}/mcp/calls?error_code=SET_ASIDE")
+    assert "–" in page.locator(".mcp-calls tbody th").all_inner_texts()
 
 
 def test_a_call_that_waits_for_a_person_says_so(flower: Flower, open_page: OpenPage) -> None:
@@ -273,6 +287,19 @@ def test_a_call_that_waits_for_a_person_says_so(flower: Flower, open_page: OpenP
     assert "<b>pen</b>" in page.locator(".detail-list").inner_text()
     page.get_by_role("link", name="What happened to the call").click()
     page.wait_for_url(f"**/mcp/calls/{PARKED}")
+
+
+def test_a_call_that_waits_for_its_server_says_so(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp/calls/{WITH_TASK}")
+    shown = page.locator(".alert-info").inner_text()
+    assert "It waits for its task in the MCP server" in shown
+    assert "The server last said: <b>step 3</b>" in shown
+    assert page.get_by_role("link", name="inbox").count() == 1, "that of the pages"
+    assert page.request.get(f"{flower.url}/mcp/inbox/{WITH_TASK}").status == 404, "people decide nothing of it"
+    page.goto(f"{flower.url}/mcp/calls/{ASKING}")
+    assert "a person to answer what the MCP server asks" in page.locator(".alert-info").inner_text()
+    page.get_by_role("link", name="Show it in the inbox").click()
+    page.get_by_role("heading", name="confirm").wait_for()
 
 
 def test_limits_are_shown_with_units(flower: Flower, open_page: OpenPage) -> None:

@@ -38,8 +38,8 @@ class LoginServer(PlainServer):
         access: The scopes of each valid access token.
         refresh: The scopes of each refresh token; each is valid once.
         needed: The scope that calls need.
-        broken: What the token endpoint does with a grant in place of its work: a status, or `hang`; or `held`, until
-            it is released.
+        broken: What the token endpoint does with a grant in place of its work: a status, `hang`, or `redirect`; or
+            `held`, until it is released.
         renewals: How many refresh tokens were redeemed.
         reused: Refresh tokens that were presented a second time.
         requests: All that came.
@@ -197,6 +197,9 @@ class Handler(PlainHandler):
                 return
             case "held":
                 self.server.released.wait(30)
+            case "redirect":
+                self.reply(307, b"", {"Location": "http://127.0.0.1:1/token"})
+                return
             case int(status):
                 self.reply(status)
                 return

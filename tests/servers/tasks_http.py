@@ -7,6 +7,7 @@ server does wrong is in `faults`, by the key of the call.
 
 import json
 import threading
+import uuid
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
@@ -132,7 +133,7 @@ class _Handler(PlainHandler):
         if not is_declared:
             data = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
             return {"error": {"code": NOT_DECLARED, "message": "Missing required client capability", "data": data}}
-        task = Task(self.server.task_ids.get(key) or f"task-{key}-{len(self.server.tasks)}", key)
+        task = Task(self.server.task_ids.get(key) or uuid.uuid4().hex, key)
         self.server.principals[key].append(self.headers.get("Authorization", ""))
         self.server.tasks.setdefault(task.id, task)
         created = {"taskId": task.id, "status": "working", **self.times(), **self.server.created.get(key, {})}

@@ -31,7 +31,7 @@ FLOORS = (
     {"config"},
     {"run_dir"},
     {"settings"},
-    {"interceptors", "call_events", "server_events", "native"},
+    {"interceptors", "credential_providers", "call_events", "server_events", "native"},
     {"resources", "prompts"},
     {"models"},
     {"tool_names", "arguments"},

@@ -167,6 +167,22 @@ def test_a_token_endpoint_that_hangs_costs_its_time_limit(bench: Bench, server: 
     assert bench.fetch() in server.access
 
 
+def test_a_refresh_token_follows_no_redirect(bench: Bench, server: LoginServer) -> None:
+    bench.put(sign_in(server))
+    server.broken["refresh_token"] = "redirect"
+    assert "redirects to http://127.0.0.1:1/token, where credentials are not sent" in bench.failure().text
+    server.broken.clear()
+    assert bench.fetch() in server.access
+
+
+def test_what_a_server_refuses_is_not_said_to_have_expired(bench: Bench, server: LoginServer) -> None:
+    kept = sign_in(server, expires_at=None, refresh_token=None)
+    bench.put(kept)
+    token = kept.access_token.get_secret_value()
+    assert bench.fetch() == token
+    assert "its access token is not accepted any more, and cannot be renewed" in bench.failure(token).text
+
+
 def test_a_worker_that_died_while_it_renewed_holds_up_nobody(bench: Bench, server: LoginServer) -> None:
     bench.put(sign_in(server))
     bench.client.set(keys.renewal_key("desk"), "lost", px=300)
@@ -274,6 +290,40 @@ def test_a_new_refresh_token_outlives_its_connection(bench: Bench, server: Login
 
     assert bench.run(work) == bench.stored().access_token.get_secret_value()
     assert server.renewals == 1
+
+
+def test_a_refusal_during_a_look_is_not_overlooked() -> None:
+    """What was asked for before the refusal brings the refused token again."""
+    refused: list[str | None] = []
+
+    class Giver:
+        def __init__(self) -> None:
+            self.goes_on = asyncio.Event()
+
+        async def fetch(self, value: SecretStr | None) -> Token:
+            refused.append(None if value is None else value.get_secret_value())
+            await self.goes_on.wait()
+            return Token(SecretStr("t0ken-first" if value is None else "t0ken-second"), 0.0, float("inf"))
+
+    async def work() -> list[str]:
+        giver = Giver()
+        giver.goes_on.set()
+        tokens = TokenSource("desk", giver, known_secrets.add)
+        first = await tokens.current()
+        giver.goes_on.clear()
+        looking = asyncio.create_task(tokens.look())
+        async for _ in turns():
+            if len(refused) == 2:
+                break
+        renewing = [asyncio.create_task(tokens.renew(first)) for _ in range(3)]
+        async for _ in turns():
+            break
+        giver.goes_on.set()
+        await looking
+        return [(await each).value.get_secret_value() for each in renewing]
+
+    assert asyncio.run(work()) == ["t0ken-second"] * 3
+    assert refused == [None, None, "t0ken-first"]
 
 
 def test_only_the_last_tokens_are_masked_for_good() -> None:

@@ -90,6 +90,22 @@ def test_a_start_that_took_too_long_gets_more_time_up_to_a_limit(make: Make) -> 
     assert connection.connection_attempts == (4, 0)
 
 
+def test_an_installation_of_npm_is_not_interrupted(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "npx").symlink_to("/bin/sleep")
+    connection = make(command=str(tmp_path / "npx"), args=["60"], timeouts={"connect_s": 0.2})
+    error = fail(connection)
+    assert "did not complete the handshake within 0.8 s" in error.text
+    assert connection.connection_attempts == (1, 0)
+
+
+def test_a_broken_installation_of_npx_is_named_with_the_remedy(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "npx").write_text("#!/bin/sh\necho 'npm error Invalid Version:' >&2\nexit 1\n")
+    (tmp_path / "npx").chmod(0o755)
+    error = fail(make(command=str(tmp_path / "npx")))
+    assert "the folder `_npx` in the cache of npm" in error.operator_text
+    assert "_npx" not in error.text
+
+
 def test_a_server_that_needs_twice_its_time_comes_up(make: Make, tmp_path: Path) -> None:
     slow = ["-c", 'sleep 1.5; exec "$@"', "sh", sys.executable, "-S", "-E", witness_stdio.__file__]
     connection = make(command="sh", args=[*slow, str(tmp_path / "ledger")], timeouts={"connect_s": 1})

@@ -253,7 +253,7 @@ class IsolatedSessions:
         try:
             held.is_marked = await self._directory.mark_open(held.key)
         except (RedisError, OSError) as error:
-            logger.warning("Redis cannot be told of an isolated session: %s", error)
+            logger.warning("an isolated session cannot be recorded in Redis: %s", error)
             return Requeued("Redis is unavailable", _WAIT_S)
         return None if held.is_marked else Requeued("its session was given up before it was used", 0)
 

@@ -209,7 +209,7 @@ class ResourceWatches:
         connection = watched.connection
         name = connection.server.name
         try:
-            await asyncio.sleep(0)  # whoever needs it adds something first
+            await asyncio.sleep(0)  # a task that needs it adds something first
             while await watched.look():
                 self._failures.pop(name, None)
                 await asyncio.sleep(_LOOK_S)
@@ -222,7 +222,7 @@ class ResourceWatches:
 
     async def _fail(self, server: str, error: Exception, failed: list[Watch]) -> None:
         masker = self._context.record_maskers[server]
-        log = self._failures.setdefault(server, OutageLog(logger, f"changes of MCP server {server} are not heard"))
+        log = self._failures.setdefault(server, OutageLog(logger, f"changes of MCP server {server} are not received"))
         log.failed(error.operator_text if isinstance(error, NoSessionError) else describe_error(error, masker))
         await self._give_up(failed)
 

@@ -178,7 +178,7 @@ class LeaseKeeper:
             logger.warning("requeued %d messages of lost workers: %s", len(swept.restored), swept.restored)
         if swept.dropped:
             logger.warning(
-                "dropped %d messages that were in no queue of their agents: %s", len(swept.dropped), swept.dropped
+                "dropped %d message(s) that were in no queue of their agents: %s", len(swept.dropped), swept.dropped
             )
         for tag in set(swept.dead_letters) - self._recorded:
             self._record_dead_letter(deliveries, tag)

@@ -119,7 +119,8 @@ class ConfigurationReload:
                 if self._record is not None:
                     self._follow(self._record)
                 has_changed = self._watch.has_changed()
-                if self._is_asked or has_changed:
+                # The copy of a record is never there in part, so it need not stay the same for a while.
+                if self._is_asked or has_changed or (self._record is not None and not self._watch.is_current()):
                     self._is_asked = False
                     self._take()
             except Exception:

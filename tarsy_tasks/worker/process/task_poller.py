@@ -44,7 +44,7 @@ _LONGEST_ASK_S = 10.0
 _LEASE_SHARE = 0.7
 """Of a lease, for the answer of a server: afterwards another worker asks."""
 _KEPT_MARGIN_S = 60.0
-"""So much longer than it said a server is believed to keep a task."""
+"""A server is asked about a task for this much longer than it said that it keeps it."""
 _TEXT_CHARS = 500
 
 
@@ -186,6 +186,6 @@ class TaskPoller:
                 with suppress(RedisError, OSError):
                     await settle(self._context.in_flight.exchange, asked)
         except Exception:
-            logger.exception("what MCP servers said of tasks could not be noted")
+            logger.exception("the states of tasks of MCP servers could not be recorded")
         finally:
             self._settling = None

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from tarsy_tasks.broker.parked_calls import Parking
 from tarsy_tasks.settings import Settings
 from tarsy_tasks.telemetry.approval_links import build_link
+from tarsy_tasks.telemetry.decision_texts import describe_sender
 
 __all__ = ["APPROVAL", "ApprovalRequest"]
 
@@ -66,5 +67,5 @@ class ApprovalRequest(BaseModel):
 
     def __str__(self) -> str:
         """A sentence for people."""
-        who = self.principal or self.agent_id
+        who = describe_sender(self.principal, self.agent_id)
         return f"{self.server}.{self.tool} waits for approval{f', for {who}' if who else ''}."

@@ -4,7 +4,9 @@ Owns their texts, one for the model that called and one for operators: a model r
 next, an operator what failed and where.
 """
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 from mcp import MCPError
 
@@ -22,6 +24,8 @@ from tarsy_tasks.worker.transport.server_output import ServerOutput
 __all__ = ["ConnectionErrors", "removed_error"]
 
 _UNAUTHORIZED = 401
+_HALF_INSTALLED = re.compile(r"/_npx/|MODULE_NOT_FOUND|npm error Invalid Version")
+"""In the output of a program that npx has installed: perhaps not all of it is there."""
 _TRY_LATER = "The tool did not run. Try again later, or continue without it."
 
 
@@ -65,9 +69,9 @@ class ConnectionErrors:
         verdict = classify_error(error)
         if verdict.action is not Action.NO_RETRY or verdict.executed is not Executed.NO:
             code, remedy = ErrorCode.SERVER_UNAVAILABLE, _TRY_LATER
-        return self._error(code, found, remedy, self._advise(error, next_s))
+        return self._error(code, found, remedy, self._advise(error, next_s, found))
 
-    def _advise(self, error: Exception, next_s: float) -> str:
+    def _advise(self, error: Exception, next_s: float, found: str) -> str:
         """For operators, what to do about a failure; empty if its text says all."""
         if isinstance(error, TimeoutError) and self._is_process:
             return (
@@ -80,6 +84,11 @@ class ConnectionErrors:
             return f" Sign in again: `{command}`."
         if isinstance(error, MCPError) and data_of(error).get("status") == _UNAUTHORIZED:
             return " Set `auth` in the configuration of the server, or correct it."
+        if Path(self._server.command or "").name == "npx" and _HALF_INSTALLED.search(found):
+            return (
+                " If an installation by npx was interrupted, delete what it left: the folder `_npx` in the cache of "
+                "npm (`npm config get cache`)."
+            )
         return ""
 
     def find_sign_in(self, error: BaseException) -> str:

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_before_delay
 
@@ -31,15 +32,24 @@ from tarsy_tasks.worker.transport.server_output import ServerOutput
 from tarsy_tasks.worker.transport.signed_in import SignInTokens
 from tarsy_tasks.worker.transport.transports import ServerTransport
 
-__all__ = ["SessionContext", "SessionOpener", "StartLimiter"]
+__all__ = ["SessionContext", "SessionOpener", "StartLimiter", "first_attempt_s"]
 
 logger = logging.getLogger(__name__)
 
 _SHOWN_TOOLS = 10
 _MOST_PATIENCE = 4
 """A server that was too slow gets twice the time in the next attempt, up to so many times `connect_s`."""
+_INSTALLERS = frozenset({"bun", "bunx", "npm", "npx", "pnpm", "pnpx", "yarn"})
+"""They install a package where it is run from. One that is killed meanwhile leaves half of it there, which no later
+start repairs."""
 _HOLD_S = 5.0
 """A process that takes longer to start is not waiting for the processor, and need not hold up the next one."""
+
+
+def first_attempt_s(server: ServerConfig) -> float:
+    """How long the first start of a server may take: longest if its package may have to be installed."""
+    installs = server.command is not None and Path(server.command).name in _INSTALLERS
+    return server.timeouts.connect_s * (_MOST_PATIENCE if installs else 1)
 
 
 class StartLimiter:
@@ -135,7 +145,7 @@ class SessionOpener:
             context.sign_ins,
         )
         self.errors = ConnectionErrors(server, masker, self._output, lambda: self._transport.address)
-        self._connect_s = server.timeouts.connect_s
+        self._connect_s = first_attempt_s(server)
         self._takes_tasks = context.takes_tasks and server.keeps_tasks
         self._mode: Mode = "auto"
         self._elicits = context.elicits

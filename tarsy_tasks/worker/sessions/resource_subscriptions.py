@@ -143,7 +143,7 @@ class ResourceSubscriptions:
             if not accepted.done():
                 accepted.set_exception(MCPError(CONNECTION_CLOSED, str(error)))
         except Exception as error:
-            # The session has ended; whoever looks at `is_lost` finds that out.
+            # The session has ended; `is_lost` says so.
             if not accepted.done():
                 accepted.set_exception(error)
 

@@ -178,10 +178,14 @@ class Orders:
             _set_filter(self.filter)
 
 
+def _leave_real_time() -> None:
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
 def _exec(orders: Orders, command: list[str]) -> None:
     """Become the server."""
     _ignore((_SIGHUP, _SIGINT, _SIGPIPE, _SIGTERM, _SIGXFSZ), False)
-    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    _leave_real_time()
     try:
         orders.confine()
     except OSError as error:
@@ -208,8 +212,13 @@ def _supervise(server: int, orders: Orders) -> int:
     poll = select.poll()
     poll.register(os.pidfd_open(server), select.POLLIN)
     while True:
-        poll.poll(_POLL_MS)
-        if (status := _reap().get(server)) is not None:
+        is_over = poll.poll(_POLL_MS)
+        if is_over:
+            # The kernel may wait for the server's last threads in a busy loop, which must not keep them from the
+            # processor: it took a second of it.
+            _leave_real_time()
+        status = os.waitpid(server, 0)[1] if is_over else _reap().get(server)
+        if status is not None:
             return _code(status)
         if excess := _find_excess(orders):
             os.write(2, f"sandbox: ended, because its processes {excess}\n".encode())
