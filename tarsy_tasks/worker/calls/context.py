@@ -5,7 +5,6 @@ Owns the list, and nothing of what is in it: the pool builds one context when it
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
@@ -22,12 +21,10 @@ from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tarsy_tasks.worker.reporting.health_checks import HealthChecks
 from tarsy_tasks.worker.reporting.lifecycle import Reporting
 from tarsy_tasks.worker.reporting.server_lines import ServerLines
+from tarsy_tasks.worker.sessions.asking_connections import AskingConnections
 from tarsy_tasks.worker.sessions.connections import Connections
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 from tarsy_tasks.worker.transport.child_watch import ChildWatch
-
-if TYPE_CHECKING:
-    from tarsy_tasks.worker.calls.asking_connections import AskingConnections
 
 __all__ = ["WorkerContext"]
 
@@ -82,6 +79,6 @@ class WorkerContext:
     quarantine: Quarantine = field(default_factory=Quarantine)
     checks: HealthChecks | None = None
     reporting: Reporting | None = None
-    asking: "AskingConnections | None" = None
+    asking: AskingConnections | None = None
     consume_own: Callable[[str], bool] = lambda _: False
     taking_since: float = float("inf")
