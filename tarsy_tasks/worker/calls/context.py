@@ -22,6 +22,7 @@ from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tarsy_tasks.worker.reporting.health_checks import HealthChecks
 from tarsy_tasks.worker.reporting.lifecycle import Reporting
 from tarsy_tasks.worker.reporting.server_lines import ServerLines
+from tarsy_tasks.worker.sessions.asking_connections import AskingConnections
 from tarsy_tasks.worker.sessions.connections import Connections
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 from tarsy_tasks.worker.transport.child_watch import ChildWatch
