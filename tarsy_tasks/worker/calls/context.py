@@ -13,7 +13,6 @@ from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.policy import Policy
 from tarsy_tasks.settings import Settings
 from tarsy_tasks.telemetry.health_records import TakenConfiguration
-from tarsy_tasks.worker.calls.asking_connections import AskingConnections
 from tarsy_tasks.worker.calls.quarantine import Quarantine
 from tarsy_tasks.worker.maskers import Masker, build_masker
 from tarsy_tasks.worker.reporting.alerts import AlertFeed
