@@ -1,7 +1,7 @@
 """MCP tool calls as Celery tasks.
 
 The way of one call, from the agent to the MCP server and back: a selection of its files, in order. What they use is
-indented, and where a plain call and a call with a thread part, there are two lines:
+indented; where plain calls and threaded calls diverge, there is a line for each:
 
     agent/executor.py                     `ToolExecutor.execute(call)`: what an agent holds (`async_executor.py`: await)
     agent/dispatcher.py                   name → server, call → message in the queue `mcp.<server>`
@@ -9,18 +9,22 @@ indented, and where a plain call and a call with a thread part, there are two li
     worker/process/fetcher.py             takes the message from its queue, with a lease (`broker/fetch.py`)
     worker/process/fetch_step.py          makes it a plain call, or gives it to Celery's consumer
     worker/process/plain_calls.py         plain: no thread; reads the message, and stores the answer from the loop
+    worker/process/pool.py                with a thread: a thread of the pool, which also has the loop of both
     worker/calls/tasks.py                 with a thread: `tarsy.call_tool`, in Celery's tracer
-        worker/calls/task_execution.py        how that thread waits for the loop (`process/pool.py` has both)
+        worker/calls/task_execution.py        how that thread waits for the loop
     worker/calls/intake.py                message → call
     worker/calls/execution.py             the body of a call: a coroutine on the loop, from message to ending
         worker/calls/interceptors.py          what every call passes, in three stages: message, call, attempt
         worker/calls/tool_call.py             between the first two: finds the tool, reads the arguments
     worker/calls/invocation.py            session, third stage with the begin marker, send; again where that is safe
-        worker/sessions/connection.py         the server's session, replaced when it is lost (`worker/transport/` below)
+        worker/sessions/connection.py         the server's session, replaced when it is lost
+        worker/sessions/session.py            one session: the request, by the SDK's client
+        worker/transport/dispatcher.py        the request to the server and its answer, over the server's transport
         worker/calls/content.py               MCP result → text, structured value, attachments; masked
     broker/async_deliveries.py            plain: stores the answer, with acknowledgement and audit entry
     broker/deliveries.py                  with a thread: the same, for the result backend of Celery
     agent/reply_listener.py               the answer, which is published with that, reaches the agent that waits
+    agent/results.py                      what is stored becomes the `ToolResult`
 
 What both halves share is at the top: `models` and `outcomes` (what an agent reads), `errors`, `tool_names`,
 `settings`, `health`, `catalogue`, and the packages `config`, `arguments`, `masking`, `policy`, `broker` and

@@ -59,7 +59,7 @@ class AgentConnection:
             self._broker = AsyncRedisExchange(lambda: broker_pool(_alive(found)))
         self.in_flight = AsyncDeliveries(self._broker)
         self._signals: Any = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)
-        """Those that Celery sends with each message."""
+        """The signals that Celery sends with each message."""
         self._templates: dict[tuple[str, str, Priority], MessageTemplate | None] = {}
 
     def queue_of(self, server: str) -> str:

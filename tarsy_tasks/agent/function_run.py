@@ -30,7 +30,7 @@ class TooManyHanging(Exception):
 
 
 class FunctionRuns:
-    """Those of one executor; some at once, the others wait."""
+    """The function runs of one executor; some at once, the others wait."""
 
     def __init__(self) -> None:
         self._slots: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None

@@ -26,7 +26,7 @@ OnInput = Callable[[ParkedCall], "Answers | Awaitable[Answers | None] | None"]
 
 @dataclass(eq=False)
 class InputCalls:
-    """Those of one executor.
+    """The answers of one executor to what servers ask.
 
     Attributes:
         request: Asks a server for something, as `CallDispatcher.request`.

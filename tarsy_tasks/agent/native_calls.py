@@ -41,7 +41,7 @@ _NOT_CALLED = (
 
 @dataclass(eq=False)
 class NativeCalls:
-    """Those of one executor. Attributes are those of `CallDispatcher`. It is true if there are such tools."""
+    """The native tools of one executor; true if there are any. Attributes are those of `CallDispatcher`."""
 
     find_app: "Callable[[], Celery]"
     agent_id: str | None
@@ -57,7 +57,7 @@ class NativeCalls:
         self._tools[tool.definition.server, tool.definition.tool] = tool
 
     def remove(self, server: str) -> None:
-        """Those under `server`; calls that run go on."""
+        """Remove the tools under `server`; calls that run go on."""
         self._tools = {key: tool for key, tool in self._tools.items() if key[0] != server}
 
     def definitions(self) -> list[ToolDefinition]:

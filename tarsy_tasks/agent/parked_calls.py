@@ -28,7 +28,7 @@ __all__ = ["ParkedCalls"]
 
 @dataclass(eq=False)
 class ParkedCalls:
-    """Those of one executor.
+    """The parked calls of one executor.
 
     Attributes:
         inputs: Answers what is asked.

@@ -39,7 +39,7 @@ _NOTE = "SUMMARY_FAILED"
 
 
 class Summaries:
-    """Those of one executor.
+    """The summaries of one executor.
 
     Args:
         fetch: Gives what is kept of a large result, by its handle; `ResultReader.fetch`.

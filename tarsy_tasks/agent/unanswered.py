@@ -36,7 +36,8 @@ _NOT_CANCELLED = "The call was not cancelled: it may be running, or may still be
 
 @dataclass(eq=False)
 class UnansweredCalls:
-    """Those of one executor. Attributes are those of `CallDispatcher`; all methods run on the background loop."""
+    """The unanswered calls of one executor. Attributes are those of `CallDispatcher`; all methods run on the background
+    loop."""
 
     find_app: "Callable[[], Celery]"
     selection: Selection

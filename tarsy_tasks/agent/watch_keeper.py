@@ -47,7 +47,7 @@ class WatchKeeper:
         self._replies = connection.replies
         self._kept: dict[str, Kept] = {}
         self._lost: set[Kept] = set()
-        """Those that Redis has lost, and that are to be begun again."""
+        """Watches that Redis has lost, and that are to be begun again."""
         self._keeping: asyncio.Task[None] | None = None
 
     async def open(self, timeout_s: float) -> None:

@@ -1,7 +1,7 @@
 """The in-flight table, as far as event loops need it.
 
-Owns writing and removing begin markers, and withdrawing calls, from coroutines. The states and the rest are
-`deliveries`.
+Owns writing and removing begin markers, storing the answers of plain calls, requeueing and withdrawing calls, from
+coroutines. The states and the rest are in `deliveries`.
 """
 
 from collections.abc import Sequence

@@ -15,10 +15,10 @@ from tarsy_tasks.broker.task_headers import LONGEST_NAME
 __all__ = ["DEAD_LETTER_TTL_S", "MAX_DELIVERIES", "Swept", "sweep"]
 
 MAX_DELIVERIES = 3
-"""The delivery on which a call runs isolated. If its worker is lost then, too, it becomes a dead letter. Other messages
-need no isolation for that."""
+"""The delivery from which on a call runs isolated. If its worker is lost while it is isolated, it becomes a dead
+letter. Messages other than calls always count as isolated. `_MOST_DELIVERIES` is the most that a call can have."""
 _MOST_DELIVERIES = 10
-"""The last delivery of a call that was never isolated: it may end its worker before that."""
+"""The last delivery of a call that could not be isolated before its worker was lost."""
 DEAD_LETTER_TTL_S = 7 * 24 * 3600
 
 

@@ -1,12 +1,15 @@
 """The configuration: which MCP servers there are, how to reach them, how long to wait.
 
-    loading       finds and loads a file; `file`, `yaml_tree` and `toml_tree` have its syntax
+    loading       finds and loads a file; `file`, `json_tree`, `yaml_tree` and `toml_tree` have its syntax
     dialects      the clients whose files are understood; `roots` finds the servers, `entries` reads one by the rules of
-                  `own_keys`, `key_rules` and `tarsy_keys`, `placeholders` are clients' references
-    servers       the models; `approval`, `auth`, `cache`, `sandbox` and `texts` are their parts, `transports` and
-                  `server_ids` how transports and ids are spelled, `by_tool` what is said of single tools
+                  `own_keys`, `key_rules`, `client_keys` and `tarsy_keys`, `placeholders` are clients' references,
+                  `client_files` where clients keep their files
+    servers       the models; their parts are `agent_credentials`, `approval`, `auth`, `cache`, `elicitation`,
+                  `error_budget`, `isolated`, `masking`, `sandbox`, `summarization` and `texts`; `transports` and
+                  `server_ids` are how transports and ids are spelled, `by_tool` what is said of single tools
     problems      the wording of errors; `json_schema` is the schema for editors
-    variables     references to variables and files; `resolved` is a server with their values
+    variables     references to variables and files (`variables_file`: files of variables); `resolved` is a server with
+                  their values
     secret_places where a server's configuration has secrets
     record        the configuration in Redis; `editing` and `record_editing` change a file, or that, for operators
     inheritance   which of the worker's environment variables a server's process inherits

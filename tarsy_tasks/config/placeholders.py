@@ -122,7 +122,7 @@ _EVERYWHERE = (
         _secret_name,
     ),
 )
-"""Those of VS Code, which many clients share, the secrets of GitHub's coding agent, and Continue's
+"""The placeholders of VS Code, which many clients share, the secrets of GitHub's coding agent, and Continue's
 `${{ secrets.NAME }}`: they mean nothing else anywhere."""
 
 

@@ -301,7 +301,7 @@ class ConfigurationRecord:
 
 
 def find_record(check: Callable[[Path], object]) -> ConfigurationRecord | None:
-    """The one that this process uses; None if its configuration is a file.
+    """The configuration in Redis that this process uses; None if its configuration is a file.
 
     Args:
         check: As of `ConfigurationRecord`.

@@ -20,10 +20,12 @@
     encoded           base64 of a text
     custom            patterns that a configuration adds; `groups` has their names
 
-`masked_text` marks text that needs none of this. `names` and `values` use the word lists of `vocabulary`: which names
-belong to a secret, and which values are not secret in spite of their name. A secret without such a name or form is not
-found. Importing this package loads nothing; `build_masker`, `mask_text` and `Masker` load the searches when they are
-first used.
+`masked_text` marks text that needs none of this, `harmless` recognizes what is common in logs. `search` looks for many
+patterns at once, `prefixes` sees through lines that begin alike, `edits` replaces what was found. `rules` has the
+tables: `answers`, `groups`, `headers`, `lines`, `tokens` and `vocabulary`. `names` and `values` use the word lists of
+`vocabulary`: which names belong to a secret, and which values are not secret in spite of their name. A secret without
+such a name or form is not found. Importing this package loads nothing; `build_masker`, `mask_text` and `Masker` load
+the searches when they are first used.
 """
 
 from importlib import import_module

@@ -48,7 +48,7 @@ class TakenConfiguration:
 
     @property
     def fields(self) -> dict[str, str | bool | None]:
-        """Those of its health records."""
+        """The fields of its health records."""
         return {
             "configuration": self.version,
             "configuration_error": self.error,

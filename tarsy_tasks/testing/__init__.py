@@ -1,7 +1,7 @@
 """For tests of agents: executors with canned answers, an MCP server to script, a running stack (docs/testing.md).
 
     canned    what a call is answered with
-    stub      executors that send nothing
+    stub      executors that send nothing; `stub_servers` is what they say of servers
     server    an MCP server in the test's own process
     stack     Valkey and a worker, as processes
     plugin    the fixtures of pytest; loaded in every run of pytest, so it imports nothing of this

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 known_secrets = KnownSecrets()
-"""Those of this process. A secret that is added is masked from then on by every masker that was built here."""
+"""The known secrets of this process. Once a secret is added, every masker that was built here masks it."""
 
 
 def build_masker(groups: Iterable[str] | None = None) -> Masker:

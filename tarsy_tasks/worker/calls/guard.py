@@ -28,8 +28,8 @@ _POLL_S = 1.0
 
 
 class Redelivery:
-    """Drops a call that was answered or withdrawn elsewhere. When a call runs whose workers were lost, and which others
-    run beside it, is decided by `Quarantine`.
+    """Drops a call that was answered or withdrawn elsewhere. `Quarantine` decides when a call whose workers were lost
+    may run, and which calls run beside it.
     """
 
     name = "redelivery"

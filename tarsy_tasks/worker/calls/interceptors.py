@@ -62,8 +62,8 @@ def build_interceptors(
         [
             # call: behind those of the users, so that what is kept passes all that a call passes
             *([ResultCache(context)] if is_cached and isolation is None else ()),
-            *([OpenedSession(isolation)] if isolation is not None else ()),
             # attempt: right before the call is sent
+            *([OpenedSession(isolation)] if isolation is not None else ()),
             *([ApprovedArguments()] if has_approvals else ()),
             BeginMarker(context),  # in one step with the limits of the policy, which Redis counts
         ],

@@ -89,7 +89,7 @@ class HeldSession:
 
 
 class IsolatedSessions:
-    """Those of one worker process; a `KeptPerServer`.
+    """The isolated sessions of one worker process; a `KeptPerServer`.
 
     Args:
         connect: Makes the connection of a run beside the shared one, for a principal.

@@ -45,7 +45,7 @@ _READY = (State.CONNECTED, State.IDLE, State.PER_AGENT)
 
 
 class ResourceWatches:
-    """Those of one worker process.
+    """The watches of one worker process.
 
     Args:
         dropped: Returns when what has changed is no longer in the cache of answers: an agent that hears of a change

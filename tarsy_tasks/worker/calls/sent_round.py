@@ -26,7 +26,7 @@ class SentRound:
     sent: str = ""
 
     def arguments(self) -> dict[str, Any]:
-        """Those of the SDK."""
+        """What the SDK's methods take for it."""
         found: dict[str, Any] = {}
         if self.answers is not None:
             found["input_responses"] = dict(self.answers)

@@ -22,7 +22,7 @@ _MARGIN_S = 10.0
 
 
 class ErrorBudgets:
-    """Those of one worker process.
+    """The error budgets of one worker process.
 
     Args:
         connections: By server.

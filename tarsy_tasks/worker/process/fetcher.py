@@ -68,7 +68,7 @@ class MessageSink(Protocol):
 
 
 class QueueFetcher:
-    """The one of a worker process.
+    """The fetcher of one worker process.
 
     Args:
         find_pool, weights, limiting: As for `FetchConnection`.

@@ -10,7 +10,7 @@ __all__ = ["LimitReporter"]
 
 
 class LimitReporter:
-    """That of one worker process.
+    """The limit reporter of one worker process.
 
     Args:
         report: What `telemetry.limits.build_report` gave; empty: there are no limits.

@@ -62,7 +62,7 @@ class ReloadStep(bootsteps.StartStopStep):
 
 
 class ConfigurationReload:
-    """The one of a worker process.
+    """How one worker process takes a changed configuration.
 
     Args:
         generation: What it has started with.

@@ -28,7 +28,7 @@ _Fields = set[str] | None
 
 
 class ResourceChanges:
-    """Those of one worker process.
+    """The changes of resources that are reported to one worker process.
 
     Args:
         connections: By server.

@@ -21,7 +21,7 @@ __all__ = ["SharedPauses"]
 
 
 class SharedPauses:
-    """Those of one worker process.
+    """The pauses of servers, as one worker process shares them with the others.
 
     Args:
         connections: By server.

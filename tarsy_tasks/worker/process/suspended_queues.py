@@ -19,7 +19,7 @@ __all__ = ["SuspendedQueues"]
 
 
 class SuspendedQueues:
-    """Those of one worker process.
+    """The queues of the servers that one worker process has suspended.
 
     Args:
         connections: By server.

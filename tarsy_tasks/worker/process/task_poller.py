@@ -49,7 +49,7 @@ _TEXT_CHARS = 500
 
 
 class TaskPoller:
-    """That of one worker process."""
+    """The task poller of one worker process."""
 
     def __init__(self, context: WorkerContext) -> None:
         self._context = context

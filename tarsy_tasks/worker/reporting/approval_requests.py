@@ -46,7 +46,7 @@ class ApprovalRequest(BaseModel):
 
     @classmethod
     def of(cls, task_id: str, parking: Parking, settings: Settings) -> "ApprovalRequest":
-        """That of a call which is parked now."""
+        """The request for a call that is being parked."""
         about: dict[str, Any] = json.loads(parking.record["about"])
         named = {name: about[name] for name in cls.model_fields if name in about}
         base, secret, url = settings.dashboard_url, settings.approval_secret, ""

@@ -94,7 +94,7 @@ class AgentPool(Generic[C]):
         return len(self._lent)
 
     def connections(self) -> list[C]:
-        """Those of all agents. From any thread."""
+        """The connections of all agents. From any thread."""
         return [each.connection for each in self._lent.copy().values()]
 
     @asynccontextmanager

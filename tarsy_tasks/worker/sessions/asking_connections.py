@@ -25,7 +25,7 @@ class Slots(Protocol):
 
 
 class AskingConnections:
-    """Those of one worker; `KeptPerServer`.
+    """The connections for questions of one worker; a `KeptPerServer`.
 
     Attributes:
         slots: What takes part of the worker: a call that waits takes none.

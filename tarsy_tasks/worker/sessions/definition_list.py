@@ -63,7 +63,7 @@ async def list_definitions(
 
 
 class _Definitions(Generic[Definition]):
-    """Those that a server has listed so far."""
+    """The definitions that a server has listed so far."""
 
     def __init__(self, method: str) -> None:
         self.definitions: list[Definition] = []

@@ -26,7 +26,7 @@ _METHOD_NOT_FOUND = -32601
 
 
 class ListChanges:
-    """Those of one session.
+    """The changes that the server of one session reports.
 
     Args:
         server: Id of the server, for the log.

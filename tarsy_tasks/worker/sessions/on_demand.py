@@ -16,7 +16,7 @@ __all__ = ["OnDemand"]
 
 
 class OnDemand:
-    """The one of a connection.
+    """When the server of one connection is stopped.
 
     Args:
         idle_stop_s: For how long nothing was in flight when it is stopped.

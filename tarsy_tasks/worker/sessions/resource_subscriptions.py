@@ -26,10 +26,10 @@ _NOT_ACCEPTED = "it did not accept the subscription"
 
 
 class ResourceSubscriptions:
-    """Those of one session.
+    """The subscriptions of one session.
 
     Attributes:
-        session: Theirs.
+        session: The session that they belong to.
     """
 
     def __init__(self, session: Session) -> None:

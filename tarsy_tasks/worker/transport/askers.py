@@ -35,7 +35,7 @@ ASKED: ContextVar[Asker | None] = ContextVar("asked", default=None)
 
 
 class Askers:
-    """Those of the running requests of one session."""
+    """The askers of the running requests of one session."""
 
     def __init__(self) -> None:
         self._by_request: dict[RequestId, Asker] = {}
