@@ -4,9 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
+import redis
 from celery import Celery
 
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult
+from tarsy_tasks.broker import parked_calls
+from tarsy_tasks.broker.parked_calls import Decided
 from tarsy_tasks.masking.edits import MASK
 from tests.cli.commands import run_forked
 from tests.conftest import StartWorker
@@ -218,7 +221,8 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
 @pytest.fixture(scope="module", autouse=True)
 def worker(start_worker: StartWorker, installed: Path, ledger: Ledger) -> Worker:
     environment = {"PYTHONPATH": str(installed)}
-    return start_worker({"desk": witness(ledger)}, interceptors=USED, environment=environment)
+    servers = {"desk": witness(ledger), "careful": witness(ledger, approval="always")}
+    return start_worker(servers, interceptors=USED, environment=environment)
 
 
 def call(key: str, tool: str = "look") -> ToolResult:
@@ -236,6 +240,18 @@ def test_an_interceptor_can_refuse_a_call(ledger: Ledger) -> None:
     assert (result.outcome, result.error_code) == (Outcome.REJECTED, ErrorCode.REFUSED)
     assert result.content == "No look on desk today. Ask for something else."
     assert not ledger.runs()["refused"]
+
+
+def test_an_interceptor_cannot_change_what_was_approved(ledger: Ledger, redis_url: str) -> None:
+    before = ledger.runs()["another"]
+    with redis.Redis.from_url(redis_url) as table, ToolExecutor(timeout_s=40, park=True) as tools:
+        pending = tools.submit("careful.look", {"key": "changed"})
+        view = wait_until(lambda: parked_calls.load(table, pending.id), "it is parked", 40)
+        assert parked_calls.decide(table, view, is_approved=True, by="ann") is Decided.APPROVED
+        result = pending.result()
+    assert (result.outcome, result.error_code) == (Outcome.REJECTED, ErrorCode.APPROVAL_REQUIRED)
+    assert "approved with other arguments than those that would be sent" in result.content
+    assert ledger.runs()["another"] == before
 
 
 def test_one_that_raises_before_sending_closes_the_call(ledger: Ledger, worker: Worker) -> None:

@@ -13,6 +13,7 @@ from tarsy_tasks.telemetry.audit import AuditEntry
 from tests.chromium import Browser, Page
 from tests.dashboard.conftest import StartFlower, wait_on, wait_until_loaded
 from tests.dashboard.incidents import (
+    QUESTION,
     change_tools,
     write_alerts,
     write_cut,
@@ -36,12 +37,6 @@ PARKED = "9d0f1d3c-0000-4000-8000-000000000006"
 WITH_TASK = "9d0f1d3c-0000-4000-8000-000000000008"
 ASKING = "9d0f1d3c-0000-4000-8000-000000000009"
 UNREADABLE = "9d0f1d3c-0000-4000-8000-000000000007"
-QUESTION = {
-    "name": "confirm",
-    "message": "Which <b>namespace</b>? " * 20,
-    "warning": "It asks for a password.",
-    "requested_schema": {"properties": {"namespace": {"type": "string", "description": "a_long_word_" * 20}}},
-}
 REASON = "MCP server `k8s` is not available: it exited with code 1. <b>Last output</b>: 'no module express'."
 FLEET = [
     FleetServer("desk", tools=4, calls=12, refusing=0.5),
