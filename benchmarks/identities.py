@@ -11,6 +11,7 @@ The MCP server writes down whom it saw in whose session: `python benchmarks/iden
 
 import asyncio
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -127,6 +128,12 @@ class Deployment:
         self._stack.close()
 
 
+def check(is_right: bool, *found: str) -> None:
+    """End the benchmark with what was found, if that is wrong."""
+    if not is_right:
+        raise SystemExit("\n".join(found))
+
+
 # A thousand runs.
 
 
@@ -174,6 +181,7 @@ def play_runs(directory: Path, server: Server, count: int) -> list[str]:
         left += deployment.redis.zrange("tarsy:sessions:web", 0, -1)
     expected = Counter({f"deployment {number}": count // WORKERS * WORKERS for number in (1, 2, 3)})
     crossed = sum((seen - expected).values()) + len(found["crossed"])
+    check(seen == expected and not crossed and not left, f"answers: {seen}", f"left behind: {left}")
     return [
         (
             f"{found['open'] - shared} sessions of runs at once in {len(holders)} workers, each used three times, in "
@@ -194,7 +202,7 @@ class Tally:
 
     def __init__(self, most: int, limit_s: float) -> None:
         self.most, self.until = most, time.monotonic() + limit_s
-        self.calls = 0
+        self.calls = self.repeated = 0
         self.endings: Counter[str] = Counter()
         self.crossed: list[str] = []
 
@@ -202,13 +210,16 @@ class Tally:
     def is_complete(self) -> bool:
         return self.calls >= self.most or time.monotonic() >= self.until
 
-    def note(self, agent: str, kind: str, result: ToolResult, expected: str = "") -> None:
+    def note(self, agent: str, kind: str, result: ToolResult, at_least: int = 0) -> None:
+        """An answer; `at_least` as many calls must have been counted in its session. It may be more: after a fault,
+        what only reads is sent again."""
         self.calls += 1
         self.endings[f"{result.error_code or result.outcome}"] += 1
         if result.outcome is Outcome.OK:
-            is_own = result.content == expected if expected else result.content.split()[0] == agent
-            if not is_own:
-                self.crossed.append(f"{agent}, {kind}: {result.content}, expected {expected or agent}")
+            owner, _, counted = result.content.partition(" ")
+            self.repeated += bool(at_least) and int(counted) > at_least
+            if owner != agent or (at_least and int(counted) < at_least):
+                self.crossed.append(f"{agent}, {kind}: {result.content}, expected at least {at_least}")
 
 
 async def be_agent(agent: str, app: TarsyApp, tally: Tally) -> None:
@@ -228,9 +239,9 @@ async def play_run(agent: str, app: TarsyApp, tally: Tally) -> None:
     async with AsyncToolExecutor(["web"], session="run", timeout_s=120, app=app) as run:
         for _ in range(RUN_CALLS):
             result = await run.execute("web.whoami")
-            tally.note(agent, "run", result, f"{agent} {counted + 1}")
+            tally.note(agent, "run", result, counted + 1)
             if result.outcome is Outcome.OK:
-                counted += 1
+                counted = int(result.content.split()[1])
             elif result.error_code is ErrorCode.SESSION_LOST:
                 counted = 0
             elif result.outcome not in (Outcome.UNAVAILABLE, Outcome.REJECTED):
@@ -305,14 +316,14 @@ def play_identities(directory: Path, server: Server, agents: Sequence[str], call
 
         asyncio.run(run())
         found = server.ask()
-    for line in tally.crossed[:20]:
-        print(line, file=sys.stderr)
+    check(not tally.crossed and not found["crossed"], *tally.crossed[:20], *found["crossed"][:20])
     seconds = time.monotonic() - began
     endings = ", ".join(f"{count} {ending}" for ending, count in tally.endings.most_common())
     return [
         (
             f"{tally.calls} calls of {len(agents)} agents in {seconds:.0f} s, {found['opened']} sessions: "
-            f"{len(tally.crossed)} answers and {len(found['crossed'])} requests crossed"
+            f"{len(tally.crossed)} answers and {len(found['crossed'])} requests crossed; {tally.repeated} calls, "
+            "which only read, were sent again"
         ),
         f"faults: {', '.join(f'{count} × {fault}' for fault, count in faults.played.items()) or 0}",
         f"endings: {endings}",
@@ -334,7 +345,7 @@ def cost_roles(directory: Path, server: Server, workers: int) -> Iterator[Mappin
             yield {"workers": lambda: [each.pid for each in families], "Redis": lambda: [redis_pid]}
 
 
-async def compare(roles: Mapping[str, Pids], loads: Sequence[Load], rounds: int) -> Iterator[list[str | float]]:
+async def compare(roles: Mapping[str, Pids], loads: Sequence[Load], rounds: int) -> list[list[str | float]]:
     """Of each load: the CPU of both kinds of calls, and their ratio."""
     rows: list[list[str | float]] = []
     async with AsyncToolExecutor(timeout_s=60) as shared, AsyncToolExecutor(session="run", timeout_s=60) as run:
@@ -348,7 +359,7 @@ async def compare(roles: Mapping[str, Pids], loads: Sequence[Load], rounds: int)
             plain, own = (find_median(each) for each in zip(*found, strict=True))
             ratio = statistics.median(cpu_ms(each) / cpu_ms(of_all) for of_all, each in found)
             rows.append([str(load), cpu_ms(plain), cpu_ms(own), ratio, plain.p50_ms, own.p50_ms])
-    return iter(rows)
+    return rows
 
 
 def cpu_ms(figures: Figures) -> float:
@@ -366,8 +377,6 @@ def main() -> None:
         serve()
         return
     if options.runs:
-        import os
-
         asyncio.run(open_runs(options.runs, os.environ["TARSY_REDIS_URL"]))
         return
     runs, identities, calls = (40, 5, 400) if options.smoke else (1000, 100, options.calls)

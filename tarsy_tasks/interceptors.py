@@ -91,7 +91,7 @@ class Parked:
         needs: How many people have to approve it.
         about: What people see of it, masked; JSON.
         questions: What its server has asked, masked.
-        kept: What only workers need when it goes on: fields of a hash in Redis.
+        input_round: What its server gave for itself with them; a hash in Redis that only workers and operators read.
         keeps: What is known when it goes on; not shown to anybody.
         poll_s: Of a task: in how many seconds the server is asked about it.
     """
@@ -101,10 +101,10 @@ class Parked:
     digest: str
     needs: int
     about: dict[str, Any]
-    questions: tuple[InputQuestion, ...] = ()
-    kept: Mapping[str, str] = field(default_factory=dict[str, str])
     keeps: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
     poll_s: float = 0.0
+    questions: tuple[InputQuestion, ...] = ()
+    input_round: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
 
 Ending = Answer | Parked | Requeued | Dropped

@@ -95,11 +95,7 @@ class Operator:
         """Make a file, in plain JSON with `mcpServers`, the configuration in Redis. Otherwise as `add_server`."""
         if not isinstance(self._file, ServersRecord):
             raise _build_file_error()
-        try:
-            text = path.read_bytes()
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-        return self._file.publish(text, digest)
+        return self._file.publish(path, digest)
 
     def history(self) -> list[ConfigurationVersion]:
         """The latest 50 versions of the configuration in Redis, newest first.

@@ -65,6 +65,8 @@ _STREAMS = (keys.ALERTS, keys.server_log_key("*"), keys.AUDIT, keys.AGENT_AUDIT)
 _WITHDRAWALS = (keys.withdrawn_key("*"), keys.cancelled_key("*"))
 _CALL = (keys.call_marker("*"), *_WITHDRAWALS)
 _GROUPS = "celery-taskset-meta-*"
+_ANY_ID = "????????-????-????-????-????????????"
+"""The ids that executors give to tasks."""
 _BINDINGS = "_kombu.*"
 _REMOTE_CONTROL = "*.celery.pidbox"
 _EVENT_QUEUES = "celeryev.*"
@@ -242,6 +244,8 @@ _READ_CONFIGURATION = _select_reading(("hget",), [CONFIGURATION_KEY])
 def _agent(agent: AgentUser) -> list[str]:
     own = agent.name if is_agent_name(agent.name) else None
     names = [keys.call_queue(server, own) for server in agent.servers]
+    # Without a user of their own, no `*`: it would match the channels of all others.
+    answers = keys.reply_channel("*", own) if own else keys.reply_channel(_ANY_ID, "")
     others = _OWN_PRIORITIES if own else _PRIORITIES
     queues = [*names, *(f"{name}{others}" for name in names if not name.endswith(ALL_SERVERS))]
     sets = [keys.agents_key(server) for server in agent.servers] if own else []
@@ -266,7 +270,7 @@ def _agent(agent: AgentUser) -> list[str]:
         # To get answers: with the id of a task comes the right to its result. No patterns, so no agent gets them all.
         # What is announced for a whole process is heard by its own user only.
         _select_reading(("get", "mget"), [keys.result_key("*")]),
-        _select(("subscribe",), channels=[keys.result_key("*"), keys.reply_channel("*", own or "")]),
+        _select(("subscribe",), channels=[keys.result_key("*"), answers]),
         # To follow its own calls while they run.
         _select(("subscribe",), channels=[keys.events_channel("*", own or ""), keys.SERVER_EVENTS]),
         _select_reading(("get", "mget"), [keys.call_state_key("*", own or "")]),

@@ -171,7 +171,8 @@ def reply_channel(task_id: str, agent: str) -> str:
     its own, to which no other one can listen; `agent` is empty for all others, and one that does not know such an id
     cannot listen.
     """
-    return f"{REPLIES}{agent}:{task_id[:TASK_ID_PREFIX_LENGTH]}"
+    owner = f"{agent}:" if agent else ""
+    return f"{REPLIES}{owner}{task_id[:TASK_ID_PREFIX_LENGTH]}"
 
 
 def events_channel(task_id: str, agent: str) -> str:

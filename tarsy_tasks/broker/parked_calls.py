@@ -165,7 +165,7 @@ class Parking:
         state: What is stored as the state of the task, in Celery's form; empty to store none.
         polled: The set of those of its server that wait for a task; empty: it does not.
         poll_s: In how many seconds the server is asked about the task.
-        kept: As of `interceptors.Parked`.
+        input_round: As of `interceptors.Parked`.
     """
 
     record: dict[str, Any]
@@ -173,7 +173,7 @@ class Parking:
     state: str
     polled: str = ""
     poll_s: float = 0.0
-    kept: Mapping[str, str] = field(default_factory=dict[str, str])
+    input_round: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def park(self, exchange: RedisExchange, home: str, tag: str) -> bool:
         """Park a call that this worker has on a lease; False if nobody waits for it any more."""
@@ -184,7 +184,7 @@ class Parking:
                 tag=tag,
                 ends_at=self.until,
                 record=self.record,
-                kept=dict(self.kept),
+                kept=dict(self.input_round),
                 state=self.state,
                 channel=keys.reply_channel(tag, keys.agent_of_queue(home)),
                 polled=self.polled,

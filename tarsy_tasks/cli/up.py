@@ -19,6 +19,7 @@ from tarsy_tasks.cli.stack import Service, Stack, free_port
 from tarsy_tasks.cli.stack_logs import StackLogs
 from tarsy_tasks.cli.up_summary import Summary
 from tarsy_tasks.config import describe_unused, find_config_path, load_config
+from tarsy_tasks.config.record import IN_REDIS
 from tarsy_tasks.errors import BrokerUnavailable, ConfigError
 from tarsy_tasks.settings import load_settings
 
@@ -70,6 +71,11 @@ def up(
     logs of -v to stderr. Exit codes: 1 a process ended, 2 wrong usage or configuration, 3 Redis cannot be reached.
     """
     directory = Path.cwd()
+    if config_path is None and load_settings().mcp_config == IN_REDIS:
+        raise ConfigError(
+            "`up` runs with a file, and TARSY_MCP_CONFIG names the configuration in Redis: write that to a file with "
+            "`tarsy-tasks servers export > mcp.json`, and name it with --config"
+        )
     path = (config_path or find_config_path()).resolve()
     servers = load_config(path).enabled_servers
     configured_url = _configured_redis(redis_url, directory)

@@ -41,9 +41,18 @@ class ServersRecord(ServersFile):
         self._who = who
         self._before: ConfigurationVersion | None = None
 
-    def publish(self, text: bytes, digest: str | None = None) -> str:
-        """Replace the whole configuration. Arguments and errors as of `add`."""
-        self._parse(text)
+    def publish(self, path: Path, digest: str | None = None) -> str:
+        """Replace the whole configuration by a file. Otherwise as `add`."""
+        try:
+            text = path.read_bytes()
+            self._parse(text)
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+        except ConfigError:
+            raise ConfigError(
+                f"{path}: only plain JSON with `mcpServers`, without comments, can be published; `tarsy-tasks config "
+                "import` makes such a file of any other"
+            ) from None
         before = self.record.read()
         if digest is not None and digest != (before.digest if before else None):
             raise self._build_changed_error(before.digest if before else "empty", digest)

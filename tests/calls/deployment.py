@@ -63,7 +63,7 @@ class Deployment:
         written.write_text(json.dumps({"mcpServers": servers, **more}))
         written.replace(self.path)
         if self.record is not None:
-            self.record.publish(self.path.read_bytes())
+            self.record.publish(self.path)
 
     def records(self, server: str) -> list[HealthRecord]:
         return [*read_health(self.client, [server])[server].workers.values()]

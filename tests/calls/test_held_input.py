@@ -53,7 +53,8 @@ def test_the_session_waits_and_the_slot_does_not(tools: ToolExecutor, table: Any
     assert question.message == f"Which size for held {server}?"
     assert pending.parked is not None
     assert pending.parked.holds_session
-    assert tools.execute(f"{server}.capabilities").content == "true"
+    with ToolExecutor(timeout_s=TIMEOUT_S) as others:
+        assert others.execute(f"{server}.capabilities").outcome is Outcome.OK
     [view] = parked_views.load_waiting(table, 10)[0]
     assert (view.id, view.about["holds_session"]) == (pending.id, True)
     tools.resume(pending, {question.name: {"size": 4}})

@@ -1,7 +1,6 @@
 """People answer what servers ask: on the command line; and what of it nobody sees."""
 
 import json
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +15,7 @@ from tests.calls.test_input import SETTINGS, TIMEOUT_S, curious_server
 from tests.cli.commands import run_command
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger
-from tests.processes import Worker, wait_until
+from tests.processes import Worker
 from tests.redis_users import as_user
 from tests.servers import curious
 
@@ -100,16 +99,16 @@ def test_people_answer_while_a_session_waits(worker: Worker, tools: ToolExecutor
 
 
 @pytest.mark.parametrize("server", ["shop", "old"])
-def test_the_event_says_what_a_call_waits_for(worker: Worker, tools: ToolExecutor, server: str) -> None:
+def test_the_event_says_what_a_call_waits_for(tools: ToolExecutor, redis_url: str, server: str) -> None:
     seen: list[dict[str, Any]] = []
-    url = worker.environment["TARSY_REDIS_URL"]
-    with Celery("listener", broker=url, set_as_current=False) as app, app.connection_for_read() as connection:
+    with Celery("listener", broker=redis_url, set_as_current=False) as app, app.connection_for_read() as connection:
         receiver = app.events.Receiver(connection, handlers={"worker-mcp-parked": seen.append})
-        capturing = threading.Thread(target=lambda: receiver.capture(limit=1, timeout=TIMEOUT_S, wakeup=False))
-        capturing.start()
+        events = receiver.itercapture(limit=None, timeout=TIMEOUT_S, wakeup=False)
+        next(events)  # a heartbeat: it listens
         pending = tools.submit(f"{server}.order", {"key": "event"})
-        assert pending.questions()
-        wait_until(lambda: any(each["uuid"] == pending.id for each in seen), "the event comes", TIMEOUT_S)
-        tools.resume(pending, "cancel")
-        capturing.join(TIMEOUT_S)
-    assert seen[0]["reason"] == "input_required"
+        while not seen:
+            next(events)
+        events.close()
+    assert (seen[0]["uuid"], seen[0]["reason"]) == (pending.id, "input_required")
+    assert pending.questions()
+    assert tools.resume(pending, "cancel").result().outcome is Outcome.OK

@@ -153,37 +153,6 @@ def test_a_scope_that_is_missing_is_named(tools: ToolExecutor, workers: list[Wor
     assert len([each for each in server.requests if each.path == "/register"]) == 2
 
 
-def age(redis_url: str, name: str) -> SignIn:
-    """Make a sign-in look as if it had been renewed a while ago, and return it."""
-    sealer = Sealer([b64decode(KEY)])
-    with redis.Redis.from_url(redis_url) as client:
-        found = store.read_found(sealer, name, [client.execute_command(*each) for each in store.build_read(name)])
-        assert found is not None
-        older = found.sign_in.model_copy(update={"obtained_at": found.sign_in.obtained_at - 1000})
-        client.execute_command(*store.build_write(name, store.seal(sealer, name, older)))
-        return older
-
-
-def test_revoked_tokens_are_renewed_or_somebody_has_to_sign_in(
-    tools: ToolExecutor, workers: list[Worker], server: LoginServer, redis_url: str
-) -> None:
-    renewals = server.renewals
-    del server.access[age(redis_url, "other").access_token.get_secret_value()]
-    assert works(tools, "other")
-    assert server.renewals == renewals + 1
-    # Together with its refresh token.
-    sign_in = age(redis_url, "other")
-    assert sign_in.refresh_token is not None
-    del server.access[sign_in.access_token.get_secret_value()]
-    del server.refresh[sign_in.refresh_token.get_secret_value()]
-    result = call(tools, "other")
-    assert result.error_code == ErrorCode.SERVER_REFUSED, result.content
-    assert "`tarsy-tasks auth login other`" in result.content
-    assert states(workers)["other"]["status"].startswith("sign in again: ")
-    assert login_by_paste(workers, "other")[0] == 0
-    wait_until(lambda: works(tools, "other"), "workers use it", 30)
-
-
 def test_agents_cannot_read_tokens_and_redis_has_none(
     redis_url: str, workers: list[Worker], server: LoginServer
 ) -> None:
@@ -208,3 +177,42 @@ def test_signing_out_revokes(tools: ToolExecutor, workers: list[Worker], server:
     assert auth(workers, "logout", "desk").stderr == "Nobody had signed in to desk.\n"
     assert works(tools, "other")
     assert not server.reused
+
+
+def age(redis_url: str, name: str) -> SignIn:
+    """Make a sign-in look as if it had been renewed a while ago, and return it."""
+    sealer = Sealer([b64decode(KEY)])
+    with redis.Redis.from_url(redis_url) as client:
+        found = store.read_found(sealer, name, [client.execute_command(*each) for each in store.build_read(name)])
+        assert found is not None
+        older = found.sign_in.model_copy(update={"obtained_at": found.sign_in.obtained_at - 1000})
+        client.execute_command(*store.build_write(name, store.seal(sealer, name, older)))
+        return older
+
+
+def revoke(server: LoginServer, kept: set[str]) -> None:
+    """Revoke all tokens but these."""
+    for known in (server.access, server.refresh):
+        for token in {*known} - kept:
+            del known[token]
+
+
+def test_revoked_tokens_are_renewed_or_somebody_has_to_sign_in(
+    tools: ToolExecutor, workers: list[Worker], server: LoginServer, redis_url: str
+) -> None:
+    renewals = server.renewals
+    revoke(server, age(redis_url, "other").secrets - {*server.access})
+    # A worker that still has the token of the last but one sign-in finds out about both.
+    wait_until(lambda: works(tools, "other"), "it is renewed", 30)
+    assert server.renewals == renewals + 1
+    # Together with its refresh token.
+    age(redis_url, "other")
+    revoke(server, set())
+    result = call(tools, "other")
+    assert result.error_code == ErrorCode.SERVER_REFUSED, result.content
+    assert "`tarsy-tasks auth login other`" in result.content
+    # A token that was just renewed for a refusal is not renewed for the next one.
+    wait_until(lambda: "refused the sign-in" in call(tools, "other").content, "its refresh token is tried", 30)
+    assert states(workers)["other"]["status"].startswith("sign in again: ")
+    assert login_by_paste(workers, "other")[0] == 0
+    wait_until(lambda: works(tools, "other"), "workers use it", 30)

@@ -80,3 +80,7 @@ def test_doctor_says_what_redis_has_and_who_may_change_it(run: Run, client: Any)
     assert any(
         severity == "error" and "Redis has no configuration; the copy" in text for severity, text in diagnose(run)
     )
+
+
+def test_up_needs_a_file(run: Run) -> None:
+    assert "`tarsy-tasks servers export > mcp.json`" in run("up", code=2).stderr

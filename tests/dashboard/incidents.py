@@ -23,6 +23,7 @@ from tarsy_tasks.worker.reporting.tool_changes import record_listing
 from tests.dashboard.records import WORKERS
 
 __all__ = [
+    "QUESTION",
     "change_tools",
     "write_alerts",
     "write_cut",
@@ -35,6 +36,13 @@ __all__ = [
 ]
 
 _TTL_S = 3600
+
+QUESTION = {
+    "name": "confirm",
+    "message": "Which <b>namespace</b>? " * 20,
+    "warning": "It asks for a password.",
+    "requested_schema": {"properties": {"namespace": {"type": "string", "description": "a_long_word_" * 20}}},
+}
 
 
 def write_alerts(redis: Any, server: str, statuses: Sequence[str], error: str = "it exited with code 1") -> None:

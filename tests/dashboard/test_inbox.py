@@ -18,6 +18,7 @@ from celery import Celery
 from tarsy_tasks import ErrorCode, Outcome, ToolExecutor
 from tarsy_tasks.agent.pending_call import PendingCall
 from tarsy_tasks.broker import keys
+from tests.calls.test_input import curious_server
 from tests.chromium import Page
 from tests.conftest import StartWorker
 from tests.dashboard.conftest import StartFlower
@@ -46,6 +47,7 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
 def worker(start_worker: StartWorker, ledger: Ledger, hook: Receiver) -> Worker:
     servers = {
         "desk": witness(ledger, approval="always"),
+        "shop": curious_server(ledger),
         "strict": witness(ledger, approval={"default": "always", "approvers": 2}),
     }
     environment = {
@@ -59,6 +61,12 @@ def worker(start_worker: StartWorker, ledger: Ledger, hook: Receiver) -> Worker:
 @pytest.fixture(scope="module")
 def flower(start_flower: StartFlower, worker: Worker) -> Flower:
     return start_flower(TARSY_APPROVAL_SECRET=SECRET, FLOWER_BASIC_AUTH="ann:one,bob:two")
+
+
+@pytest.fixture(scope="module")
+def table(redis_url: str) -> Iterator[Any]:
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
 
 
 @pytest.fixture
@@ -131,7 +139,7 @@ def test_a_link_opens_a_page_and_only_its_form_decides(
     assert visitor.decide("approve", token="4567", name="eve")[0] == 403, "the token of another page"
     assert visitor.decide("approve", name=" ")[0] == 400
     assert visitor.decide("perhaps", name="eve")[0] == 400
-    assert "it the call has changed" in visitor.decide("approve", digest="0" * 64, name="eve")[1]
+    assert "the call has changed" in visitor.decide("approve", digest="0" * 64, name="eve")[1]
     assert not pending.done()
     assert "<strong>approved</strong>" in visitor.decide("approve", name="eve <b>")[1]
     assert pending.result().outcome is Outcome.OK
@@ -189,6 +197,41 @@ def test_the_inbox_lists_what_waits(tools: ToolExecutor, flower: Flower, open_pa
     page.get_by_text("No calls wait for people.").wait_for()
     with redis.Redis.from_url(redis_url) as client:
         assert not client.acl_log()
+
+
+def test_questions_of_servers_are_shown(
+    tools: ToolExecutor, hook: Receiver, flower: Flower, open_page: OpenPage, table: Any
+) -> None:
+    survey, login, page_to_visit = (
+        tools.submit(f"shop.{tool}", arguments)
+        for tool, arguments in (("survey", {"key": "x"}), ("login", {}), ("visit", {}))
+    )
+    for each in (survey, login, page_to_visit):
+        assert each.questions()
+    page = open_page(f"{flower.url}/mcp/inbox", http_credentials={"username": "ann", "password": "one"})
+    page.get_by_text("Your name?; Age?").wait_for()
+    page.get_by_role("link", name="shop.login").click()
+    page.get_by_text("looks like a secret (password)").wait_for()
+    page.get_by_text(f"tarsy-tasks answer {login.id}").wait_for()
+    assert not page.locator("form[method=post]").count(), "it is nothing to approve"
+    page.goto(f"{flower.url}/mcp/inbox/{page_to_visit.id}")
+    page.get_by_text("https://bank.example.com/sign-in?for=you").wait_for()
+    assert not page.locator('a[href*="bank.example.com"]').count()
+    state = table.hget(keys.input_key(survey.id), "state").decode()
+    page.goto(f"{flower.url}/mcp/inbox/{survey.id}")
+    page.get_by_text("Age?").wait_for()
+    assert state not in page.content()
+    assert (
+        "waits for answers"
+        in Visitor(f"{flower.url}/mcp/inbox/{login.id}", "ann:one").decide("approve", digest=digest_of(table, login))[1]
+    )
+    assert not any(json.loads(body)["id"] == login.id for _, body in hook.received), "the webhook is for approvals"
+    for each in (survey, login, page_to_visit):
+        each.cancel()
+
+
+def digest_of(table: Any, pending: PendingCall) -> str:
+    return table.hget(keys.parked_key(pending.id), "digest").decode()
 
 
 def test_celery_has_an_event_without_arguments(tools: ToolExecutor, redis_url: str) -> None:

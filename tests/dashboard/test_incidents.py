@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import redis
 
-from tarsy_tasks.broker.parked_calls import TASK
+from tarsy_tasks.broker.parked_views import TASK
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.telemetry.audit import AuditEntry
 from tests.chromium import Browser, Page
 from tests.dashboard.conftest import StartFlower, wait_on, wait_until_loaded
 from tests.dashboard.incidents import (
+    QUESTION,
     change_tools,
     write_alerts,
     write_cut,
@@ -34,6 +35,7 @@ CUT = {True: "9d0f1d3c-0000-4000-8000-000000000004", False: "9d0f1d3c-0000-4000-
 """By whether the whole result was kept."""
 PARKED = "9d0f1d3c-0000-4000-8000-000000000006"
 WITH_TASK = "9d0f1d3c-0000-4000-8000-000000000008"
+ASKING = "9d0f1d3c-0000-4000-8000-000000000009"
 UNREADABLE = "9d0f1d3c-0000-4000-8000-000000000007"
 REASON = "MCP server `k8s` is not available: it exited with code 1. <b>Last output</b>: 'no module express'."
 FLEET = [
@@ -49,6 +51,7 @@ PATHS = [
         f"/mcp/calls/{RUNNING}",
         f"/mcp/calls/{PARKED}",
         f"/mcp/inbox/{PARKED}",
+        f"/mcp/inbox/{ASKING}",
         "/mcp/inbox",
         "/mcp/alerts",
         "/mcp/dead-letters",
@@ -68,6 +71,7 @@ def digest(redis_url: str) -> Iterator[str]:
         write_dead_letter(client, UNREADABLE, AuditEntry(at=1, outcome=Outcome.UNKNOWN, error="It cannot be read."))
         write_parked(client, PARKED, agent_id="sre")
         write_parked(client, WITH_TASK, reason=TASK, message="<b>step 3</b>")
+        write_parked(client, ASKING, reason="input", questions=[QUESTION])
         write_limits(client, "desk", "<b>sre</b>")
         write_redelivered(client, REDELIVERED, first, "worker@<b>lost</b>")
         for is_kept, task_id in CUT.items():
@@ -287,6 +291,10 @@ def test_a_call_that_waits_for_its_server_says_so(flower: Flower, open_page: Ope
     assert "The server last said: <b>step 3</b>" in shown
     assert page.get_by_role("link", name="inbox").count() == 1, "that of the pages"
     assert page.request.get(f"{flower.url}/mcp/inbox/{WITH_TASK}").status == 404, "people decide nothing of it"
+    page.goto(f"{flower.url}/mcp/calls/{ASKING}")
+    assert "a person to answer what the MCP server asks" in page.locator(".alert-info").inner_text()
+    page.get_by_role("link", name="Show it in the inbox").click()
+    page.get_by_role("heading", name="confirm").wait_for()
 
 
 def test_limits_are_shown_with_units(flower: Flower, open_page: OpenPage) -> None:

@@ -120,3 +120,11 @@ def test_an_agent_hears_only_what_is_its_own(admin: Any) -> None:
     assert {channel for channel, is_heard in zip(channels, heard, strict=True) if is_heard} == CHANNELS
     assert not any(dry_run(admin, [("PUBLISH", channel, "x") for channel in channels]))
     assert not any(dry_run(admin, [("PSUBSCRIBE", f"{channel}*") for channel in channels]))
+
+
+def test_agents_that_share_a_user_hear_no_bound_agent() -> None:
+    task_id = "3f0c9a4e-6b1d-4b52-a1c7-2f5d8e901234"
+    own, bound = keys.reply_channel(task_id, ""), keys.reply_channel(task_id, "sre")
+    with Valkey(agents=(AgentUser("agent"),)) as valkey, redis.Redis.from_url(url_of(valkey.port)) as admin:
+        heard = [admin.execute_command("ACL", "DRYRUN", "agent", "SUBSCRIBE", each) == b"OK" for each in (own, bound)]
+    assert (own, heard) == ("tarsy:replies:3f0c9a4e-6b1d-4b52-", [True, False])

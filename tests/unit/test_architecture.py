@@ -33,10 +33,10 @@ FLOORS = (
     {"settings"},
     {"interceptors", "credential_providers", "call_events", "server_events", "native"},
     {"resources", "prompts"},
-    {"models"},
+    {"models", "input_answers"},
     {"tool_names", "arguments"},
     {"errors"},
-    {"outcomes", "priorities", "methods"},
+    {"outcomes", "priorities", "methods", "questions"},
     {"masking", "own_files", "secret_files", "file_rights", "event_loop"},
 )
 """From top to bottom. What shares a floor does not import each other."""

@@ -173,7 +173,7 @@ def test_a_file_is_published_if_nothing_has_changed_since(tmp_path: Path) -> Non
         operator.publish(path, digest=digest)
     assert operator.publish(path) == digest
     path.write_text("servers: {}")
-    with pytest.raises(ConfigError, match="plain JSON"):
+    with pytest.raises(ConfigError, match=f"^{path}: only plain JSON"):
         operator.publish(path)
 
 

@@ -292,6 +292,40 @@ def test_a_new_refresh_token_outlives_its_connection(bench: Bench, server: Login
     assert server.renewals == 1
 
 
+def test_a_refusal_during_a_look_is_not_overlooked() -> None:
+    """What was asked for before the refusal brings the refused token again."""
+    refused: list[str | None] = []
+
+    class Giver:
+        def __init__(self) -> None:
+            self.goes_on = asyncio.Event()
+
+        async def fetch(self, value: SecretStr | None) -> Token:
+            refused.append(None if value is None else value.get_secret_value())
+            await self.goes_on.wait()
+            return Token(SecretStr("t0ken-first" if value is None else "t0ken-second"), 0.0, float("inf"))
+
+    async def work() -> list[str]:
+        giver = Giver()
+        giver.goes_on.set()
+        tokens = TokenSource("desk", giver, known_secrets.add)
+        first = await tokens.current()
+        giver.goes_on.clear()
+        looking = asyncio.create_task(tokens.look())
+        async for _ in turns():
+            if len(refused) == 2:
+                break
+        renewing = [asyncio.create_task(tokens.renew(first)) for _ in range(3)]
+        async for _ in turns():
+            break
+        giver.goes_on.set()
+        await looking
+        return [(await each).value.get_secret_value() for each in renewing]
+
+    assert asyncio.run(work()) == ["t0ken-second"] * 3
+    assert refused == [None, None, "t0ken-first"]
+
+
 def test_only_the_last_tokens_are_masked_for_good() -> None:
     """Or a worker whose tokens live for minutes would spend a second of its loop on each of them after some days."""
     given = [f"t0ken-of-a-short-life-{n:04}" for n in range(20)]

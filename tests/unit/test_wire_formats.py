@@ -161,7 +161,7 @@ def test_a_result_of_an_earlier_version_is_read_in_full(client: Any, app: Any) -
         call = tools.submit(ToolCall(id="c2", name="desk__order"))
         answer = OLD_RESULT.replace("TASK", call.id)
         client.set(f"celery-task-meta-{call.id}", answer)
-        client.publish(f"tarsy:replies::{call.id[:19]}", answer)
+        client.publish(f"tarsy:replies:{call.id[:19]}", answer)
         result = call.result(timeout_s=20)
     assert (result.call_id, result.name, result.task_id) == ("c2", "desk.order", call.id)
     assert (result.server, result.tool, result.answered_at) == ("desk", "order", 1795345200.5)
@@ -183,7 +183,7 @@ def test_an_answer_with_a_later_error_code_is_read(client: Any, app: Any) -> Non
         call = tools.submit(ToolCall(id="c1", name="desk.order"))
         answer = RESULT.replace('"outcome": "ok", "error_code": null', code).replace("TASK", call.id)
         client.set(f"celery-task-meta-{call.id}", answer)
-        client.publish(f"tarsy:replies::{call.id[:19]}", answer)
+        client.publish(f"tarsy:replies:{call.id[:19]}", answer)
         result = call.result(timeout_s=20)
     expected = (Outcome.REJECTED, "CODE_OF_A_LATER_VERSION", "1 lamp")
     assert (result.outcome, result.error_code, result.content) == expected

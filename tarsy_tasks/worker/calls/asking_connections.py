@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol
 
 from tarsy_tasks.errors import NoSessionError
-from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.sessions.asking import AskingConnection
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 from tarsy_tasks.worker.sessions.opening import SessionContext
@@ -41,19 +40,17 @@ class AskingConnections:
         self.waiting = 0
 
     @asynccontextmanager
-    async def lend(self, call: RunningCall, shared: ServerConnection | None) -> AsyncGenerator[ServerConnection | None]:
+    async def lend(
+        self, used: ServerConnection, shared: ServerConnection | None
+    ) -> AsyncGenerator[ServerConnection | None]:
         """The connection for a call that may be asked; None if it has to come again, because others are asked now.
 
         Args:
+            used: That which the call uses now.
             shared: That of all calls of its server.
         """
-        if (
-            shared is None
-            or call.connection is not shared
-            or shared.server.elicitation.wait_s <= 0
-            or not await _is_old(shared)
-        ):
-            yield call.connection
+        if shared is None or used is not shared or shared.server.elicitation.wait_s <= 0 or not await _is_old(shared):
+            yield used
             return
         name = shared.server.name
         asking = self._by_server.get(name)

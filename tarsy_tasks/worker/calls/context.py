@@ -5,7 +5,6 @@ Owns the list, and nothing of what is in it: the pool builds one context when it
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
@@ -14,6 +13,7 @@ from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.policy import Policy
 from tarsy_tasks.settings import Settings
 from tarsy_tasks.telemetry.health_records import TakenConfiguration
+from tarsy_tasks.worker.calls.asking_connections import AskingConnections
 from tarsy_tasks.worker.calls.quarantine import Quarantine
 from tarsy_tasks.worker.maskers import Masker, build_masker
 from tarsy_tasks.worker.reporting.alerts import AlertFeed
@@ -25,9 +25,6 @@ from tarsy_tasks.worker.reporting.server_lines import ServerLines
 from tarsy_tasks.worker.sessions.connections import Connections
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 from tarsy_tasks.worker.transport.child_watch import ChildWatch
-
-if TYPE_CHECKING:
-    from tarsy_tasks.worker.calls.asking_connections import AskingConnections
 
 __all__ = ["WorkerContext"]
 
@@ -82,6 +79,6 @@ class WorkerContext:
     quarantine: Quarantine = field(default_factory=Quarantine)
     checks: HealthChecks | None = None
     reporting: Reporting | None = None
-    asking: "AskingConnections | None" = None
+    asking: AskingConnections | None = None
     consume_own: Callable[[str], bool] = lambda _: False
     taking_since: float = float("inf")

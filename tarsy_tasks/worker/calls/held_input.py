@@ -90,7 +90,7 @@ class HeldInput:
         kept = InputRound(call.record.rounds, dump_asked(asked.asked), "")
         digest = build_digest(json.dumps([call.id, call.owner, call.attempts, kept.number, kept.asked]))
         about = {**await describe_call(call), "questions": asked.shown(), "holds_session": True}
-        return Parked(INPUT_REQUIRED, lasts_s, digest, 1, about, asked.questions, kept.fields())
+        return Parked(INPUT_REQUIRED, lasts_s, digest, 1, about, questions=asked.questions, input_round=kept.fields())
 
     async def _wait(self, parked: Parked) -> ElicitResult:
         call, exchange = self._call, self._context.in_flight.exchange
@@ -101,7 +101,7 @@ class HeldInput:
                 tag=call.id,
                 ends_at=parking.until,
                 record={**parking.record, "held": 1},
-                kept=dict(parking.kept),
+                kept=dict(parking.input_round),
                 state=parking.state,
                 channel=keys.reply_channel(call.id, keys.agent_of_queue(call.queue)),
             )

@@ -103,7 +103,7 @@ async def ask_for_input(call: RunningCall, needed: InputNeeded) -> Parked | Sent
     digest = build_digest(json.dumps([sent, number, state, kept.asked]))
     expires_s = call.connection.server.elicitation.expires_s
     about = {**await describe_call(call), "questions": asked.shown()}
-    return Parked(INPUT_REQUIRED, expires_s, digest, 1, about, asked.questions, kept.fields())
+    return Parked(INPUT_REQUIRED, expires_s, digest, 1, about, questions=asked.questions, input_round=kept.fields())
 
 
 async def send_as_asker(context: WorkerContext, sending: Awaitable[T], call: RunningCall) -> T:

@@ -153,6 +153,9 @@ class IsolatedSessions:
         if held is not None and self._is_sure(held):
             return held
         async with self._claiming:
+            held = self._held.get(key)
+            if held is not None and self._is_sure(held):
+                return held  # another call has asked meanwhile
             try:
                 return await self._claim(call, key)
             except (RedisError, OSError) as error:

@@ -160,10 +160,10 @@ class _TaskAnswer:
             build_digest(build_canonical([parked.task, number, kept.asked])),
             1,
             {**await describe_call(call), "questions": found.shown()},
-            found.questions,
-            kept.fields(),
             keeps=keeps,
             poll_s=_ASKED_AGAIN_S,
+            questions=found.questions,
+            input_round=kept.fields(),
         )
 
     async def _pass_on(self, session: Session, timeout_s: float) -> Ending:

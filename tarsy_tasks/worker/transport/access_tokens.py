@@ -101,8 +101,11 @@ class TokenSource:
 
     async def renew(self, refused: Token) -> Token:
         """As `current`, after the server has refused a token; the same again if it was renewed a moment ago."""
-        now = time.monotonic()
-        if self._token is refused and now >= self._renewed_at + _RENEWED_S:
+        if self._token is refused and self._fetching is not None:
+            await asyncio.wait({self._fetching})  # it began before the refusal, so it may bring the same token
+        token, now = self._token, time.monotonic()
+        is_same = token is not None and token.value == refused.value
+        if is_same and now >= self._renewed_at + _RENEWED_S:
             self._token, self._refused, self._renewed_at = None, refused.value, now
         return await self.current()
 
