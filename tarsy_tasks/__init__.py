@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from tarsy_tasks.native.mark import native_tool
     from tarsy_tasks.outcomes import ErrorCode, Outcome
     from tarsy_tasks.prompts import Completion, PromptArgument, PromptDefinition, PromptMessage, PromptResult
+    from tarsy_tasks.questions import InputQuestion
     from tarsy_tasks.resources import (
         ResourceChange,
         ResourceContents,
@@ -89,6 +90,7 @@ __all__ = [
     "ConfigError",
     "DeadlineMoved",
     "ErrorCode",
+    "InputQuestion",
     "LargeResult",
     "Outcome",
     "OutcomeError",
@@ -130,6 +132,7 @@ __all__ = [
 _NAMES = {
     "agent.async_executor": "AsyncPendingCall AsyncToolExecutor",
     "call_events": "CallEvent CallLog CallProgress CallRestarted DeadlineMoved",
+    "questions": "InputQuestion",
     "models": "Attachment LargeResult ParkedCall ResultPart ResultSummary ToolCall ToolDefinition ToolResult",
     "errors": "BrokerUnavailable ConfigError OutcomeError ResultNotFound ResultTimeout TarsyTasksError",
     "outcomes": "ErrorCode Outcome",

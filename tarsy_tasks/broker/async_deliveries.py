@@ -104,7 +104,7 @@ class AsyncDeliveries:
         self,
         delivery: Delivery,
         result_key: str,
-        result: str,
+        result: str | bytes,
         lifetime_s: int | None,
         entry: AuditWrite,
         large: LargeWrite | None = None,

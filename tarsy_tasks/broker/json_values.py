@@ -3,11 +3,17 @@
 Owns the counting.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-__all__ = ["SLICE_BYTES", "count_values"]
+__all__ = ["SLICE_BYTES", "count_values", "has_more_values"]
 
 SLICE_BYTES = 64 * 1024
+
+
+def has_more_values(text: bytes, most: int) -> bool:
+    """Whether it has more values than that. In most texts there are fewer commas and brackets, within strings or not;
+    to find that out takes a tenth of the time."""
+    return len(text) > most and _is_over(_count_marks(text), most) and _is_over(count_values(text), most)
 
 
 def count_values(text: bytes, slice_bytes: int = SLICE_BYTES) -> Iterator[int]:
@@ -20,5 +26,24 @@ def count_values(text: bytes, slice_bytes: int = SLICE_BYTES) -> Iterator[int]:
         cut = b"\\" if piece.endswith(b"\\") else b""  # what it escapes is in the next slice
         pieces = piece.removesuffix(b"\\").replace(rb"\"", b"").split(b'"')
         structure = b"".join(pieces[is_string::2])
-        yield structure.count(b",") + structure.count(b"[") + structure.count(b"{")
+        yield _count(structure)
         is_string ^= len(pieces) % 2 == 0
+
+
+def _count_marks(text: bytes) -> Iterator[int]:
+    """The same, with those in strings."""
+    for start in range(0, len(text), SLICE_BYTES):
+        yield _count(text[start : start + SLICE_BYTES])
+
+
+def _count(piece: bytes) -> int:
+    return piece.count(b",") + piece.count(b"[") + piece.count(b"{")
+
+
+def _is_over(counts: Iterable[int], most: int) -> bool:
+    count = 0
+    for more in counts:
+        count += more
+        if count > most:
+            return True
+    return False

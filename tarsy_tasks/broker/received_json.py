@@ -7,7 +7,7 @@ different way for each.
 import json
 from typing import Any, cast
 
-from tarsy_tasks.broker.json_values import count_values
+from tarsy_tasks.broker.json_values import has_more_values
 
 __all__ = ["DEEPEST", "LARGEST_BYTES", "MOST_VALUES", "read_json"]
 
@@ -30,7 +30,7 @@ def read_json(text: bytes | str, *, most_values: int | None = MOST_VALUES) -> An
     """
     if len(text) > LARGEST_BYTES:
         raise ValueError(f"it is larger than {LARGEST_BYTES} bytes")
-    if most_values is not None and _may_have_more(text, most_values):
+    if most_values is not None and _has_more(text, most_values):
         raise ValueError(f"it has more than {most_values} values")
     try:
         found: Any = json.loads(text)
@@ -43,15 +43,10 @@ def read_json(text: bytes | str, *, most_values: int | None = MOST_VALUES) -> An
     return found
 
 
-def _may_have_more(text: bytes | str, most_values: int) -> bool:
+def _has_more(text: bytes | str, most_values: int) -> bool:
     if len(text) <= most_values:
         return False
-    counted = 0
-    for more in count_values(text if isinstance(text, bytes) else text.encode(errors="replace")):
-        counted += more
-        if counted > most_values:
-            return True
-    return False
+    return has_more_values(text if isinstance(text, bytes) else text.encode(errors="replace"), most_values)
 
 
 def _count_openings(text: bytes | str) -> int:

@@ -231,13 +231,15 @@ class ResultBackend(RedisBackend):
         meta = self._get_result_meta(result=result, state=state, traceback=traceback, request=request)
         return self.get_key_for_task(task_id), self.encode({**meta, "task_id": task_id})
 
-    def encode_answer(self, task_id: str, result: ToolResult) -> tuple[str, str]:
+    def encode_answer(self, task_id: str, result: ToolResult) -> tuple[str, bytes]:
         """The key and the value of the stored answer to a call that nothing follows, as `_encode_meta` writes it."""
-        value = (
-            f'{{"status": "SUCCESS", "result": {result.model_dump_json()}, "traceback": null, "children": [], '
+        rest = (
+            ', "traceback": null, "children": [], '
             f'"date_done": "{datetime.now(self.app.timezone).isoformat()}", "task_id": {json.dumps(task_id)}}}'
         )
-        return keys.result_key(task_id), value
+        # Not `model_dump_json`, which decodes what is encoded again then: a result may have a megabyte.
+        dumped = result.__pydantic_serializer__.to_json(result)
+        return keys.result_key(task_id), b"".join((b'{"status": "SUCCESS", "result": ', dumped, rest.encode()))
 
     def decode(self, payload: Any) -> Any:
         """Read a result, in plain JSON and what `restore_values` makes of it, and unpack nothing that this application

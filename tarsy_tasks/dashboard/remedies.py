@@ -31,6 +31,14 @@ _REMEDIES: Mapping[str, str] = {
     ErrorCode.TOO_MANY_SESSIONS: "All isolated sessions of the server are in use. Raise its `isolated` limits, add "
     "workers, or have runs close what they no longer need.",
     ErrorCode.NO_CREDENTIAL: "Give the agent the credential that the text names.",
+    ErrorCode.TOO_MANY_QUESTIONS: "The server asked for input again and again, or for too much at once. Report it to "
+    "its author.",
+    ErrorCode.TASK_INPUT_REQUIRED: "The server runs the call as a task that asks for input, which it cannot get. Have "
+    "the agent give it as arguments.",
+    ErrorCode.INPUT_STATE_REFUSED: "The server no longer knows what it had asked; it was probably restarted. The next "
+    "call asks again.",
+    ErrorCode.TASK_LOST: "The server no longer knows the task of the call. Look at its log lines, and check the "
+    "effects of the call.",
     ErrorCode.SERVER_REMOVED: "The server was removed from the configuration, or disabled. Agents that still call it "
     "need the new list of tools.",
     ErrorCode.AUDIT_UNAVAILABLE: "The audit is required and cannot be written. Check Redis and the audit file; the "

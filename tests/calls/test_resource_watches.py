@@ -252,3 +252,10 @@ def test_the_command_line_watches(worker: Worker, tools: ToolExecutor, table: An
         done = watching.result(60)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"server": "old", "uri": NOTICE, "is_certain": True}
+
+
+def test_a_server_that_asks_for_sampling_or_roots_is_refused(tools: ToolExecutor) -> None:
+    """And its call goes on."""
+    result = tools.execute("old.ask_back")
+    assert result.structured is not None, result.content
+    assert len(result.structured["result"]) == 2

@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from tarsy_tasks import ErrorCode, Outcome, ToolExecutor
+from tarsy_tasks.broker import keys
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
 from tests.processes import Worker, wait_until
@@ -61,6 +62,8 @@ def test_a_worker_that_goes_while_it_opens_loses_nothing(
         else:
             assert [each.content for each in counted] == ["1", "2", "3"]
         assert all(each.outcome is Outcome.OK for each in (counted[0], counted[2]))
+    with redis.Redis.from_url(redis_url) as client:
+        wait_until(lambda: not client.hlen(keys.UNACKED), "the session is closed", 60)
     for worker in workers:
         worker.ask_to_stop()
         worker.process.wait(60)

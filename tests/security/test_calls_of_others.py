@@ -33,7 +33,7 @@ POLICY: dict[str, Any] = {
         "*": {"allow": []},
     }
 }
-Connect = Callable[[str], redis.Redis]
+Connect = Callable[[str], Any]
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +70,9 @@ def apps(worker: Worker, valkey: Valkey) -> Iterator[dict[str, TarsyApp]]:
 
 @pytest.fixture(scope="module")
 def connect(valkey: Valkey) -> Iterator[Connect]:
-    clients: list[redis.Redis] = []
+    clients: list[Any] = []
 
-    def connect(user: str) -> redis.Redis:
+    def connect(user: str) -> Any:
         clients.append(redis.Redis.from_url(url_of(valkey.port, user)))
         return clients[-1]
 
@@ -86,7 +86,7 @@ def tools_of(apps: dict[str, TarsyApp], agent: str, **options: Any) -> ToolExecu
     return ToolExecutor(servers, timeout_s=TIMEOUT_S, app=apps[agent], **options)
 
 
-def wait_for_parked(admin: redis.Redis, task_id: str, agent: str) -> ParkedCallView:
+def wait_for_parked(admin: Any, task_id: str, agent: str) -> ParkedCallView:
     def find() -> ParkedCallView | None:
         found, _ = parked_calls.load_waiting(admin, 100)
         return next((each for each in found if each.id == task_id and each.about.get("principal") == agent), None)

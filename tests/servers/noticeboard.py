@@ -2,7 +2,7 @@
 
 The SDK's server in either era, as `either_era`. It writes down in the ledger what is read, listed and subscribed to.
 The tool `pin` changes the text of a notice and notifies its subscribers; `pin_parts` says that many parts of one have
-changed; `add` adds one, which changes the list.
+changed; `add` adds one, which changes the list. `ask_back` asks the client for a sampling and for its roots.
 """
 
 import argparse
@@ -17,7 +17,14 @@ from mcp.server.caching import CacheHint
 from mcp.server.lowlevel.server import NotificationOptions
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.stdio import stdio_server
-from mcp_types import INVALID_PARAMS, EmptyResult, SubscribeRequestParams, UnsubscribeRequestParams
+from mcp_types import (
+    INVALID_PARAMS,
+    EmptyResult,
+    SamplingMessage,
+    SubscribeRequestParams,
+    TextContent,
+    UnsubscribeRequestParams,
+)
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
@@ -87,6 +94,21 @@ def build_server(board: Board, ttl_ms: int | None) -> MCPServer:
         else:
             await context.session.send_resource_list_changed()
         return "added"
+
+    @server.tool()
+    async def ask_back(context: Context) -> list[str]:
+        refused: list[str] = []
+        content = TextContent(type="text", text="Write a notice.")
+        asked = (
+            context.session.create_message([SamplingMessage(role="user", content=content)], max_tokens=9),
+            context.session.list_roots(),
+        )
+        for each in asked:
+            try:
+                await each
+            except MCPError as error:
+                refused.append(error.message)
+        return refused
 
     core = server._lowlevel_server
 

@@ -9,10 +9,10 @@ DATA = Path(__file__).parent.parent / "data" / "config_problems.txt"
 
 KEYS = (
     "agent_credentials, approval, args, auth, bearer_token, bearer_token_file, ca_file, cache, command, cwd, "
-    "description, disabled, enabled, env, env_file, error_budget, headers, headers_file, idempotent_tools, "
-    "idle_stop_s, inherit_env, instructions, isolated, masking, max_concurrency, max_message_bytes, native, pin, "
-    "replay, required, result_limit, result_limits, retry, sandbox, session, start, summarization, timeouts, "
-    "transport, type, url, url_file, variables_file, verify_ssl"
+    "description, disabled, elicitation, enabled, env, env_file, error_budget, headers, headers_file, "
+    "idempotent_tools, idle_stop_s, inherit_env, instructions, isolated, masking, max_concurrency, "
+    "max_message_bytes, native, pin, replay, required, result_limit, result_limits, retry, sandbox, session, "
+    "start, summarization, timeouts, transport, type, url, url_file, variables_file, verify_ssl"
 )
 
 

@@ -28,7 +28,9 @@ async def never(*_: Any) -> None:
 def parts(unbegin: Any, *interceptors: Any) -> tuple[Any, Any, Any, Any]:
     """What an execution is made of, for a call that has begun and was not sent."""
     context = SimpleNamespace(
-        metrics=SimpleNamespace(running=lambda *_: nullcontext()), in_flight=SimpleNamespace(unbegin=unbegin)
+        metrics=SimpleNamespace(running=lambda *_: nullcontext()),
+        in_flight=SimpleNamespace(unbegin=unbegin),
+        asking=None,
     )
     call = SimpleNamespace(
         connection=SimpleNamespace(agents=None),

@@ -309,7 +309,7 @@ def _attachment(block: ContentBlock, text: str = "") -> Attachment:
             type=block.type,
             mime_type=resource.mime_type,
             uri=str(resource.uri),
-            size_bytes=len(resource.text.encode("utf-8", "replace")),
+            size_bytes=_size_of(resource.text),
             text=text,
         )
     return Attachment(type=block.type)
@@ -348,6 +348,10 @@ def _within_limit(attachments: Iterable[Attachment]) -> Iterable[Attachment]:
         else:
             left -= carried
             yield attachment
+
+
+def _size_of(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
 def _decoded_size(data: str) -> int:

@@ -13,7 +13,6 @@ from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.policy import Policy
 from tarsy_tasks.settings import Settings
 from tarsy_tasks.telemetry.health_records import TakenConfiguration
-from tarsy_tasks.worker.calls.asking_connections import AskingConnections
 from tarsy_tasks.worker.calls.quarantine import Quarantine
 from tarsy_tasks.worker.maskers import Masker, build_masker
 from tarsy_tasks.worker.reporting.alerts import AlertFeed
@@ -22,6 +21,7 @@ from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tarsy_tasks.worker.reporting.health_checks import HealthChecks
 from tarsy_tasks.worker.reporting.lifecycle import Reporting
 from tarsy_tasks.worker.reporting.server_lines import ServerLines
+from tarsy_tasks.worker.sessions.asking_connections import AskingConnections
 from tarsy_tasks.worker.sessions.connections import Connections
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 from tarsy_tasks.worker.transport.child_watch import ChildWatch

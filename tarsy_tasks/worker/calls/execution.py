@@ -179,7 +179,7 @@ class CallExecution:
         if (agents := self._call.connection.agents) is not None:
             async with agents.lend(self._call.principal) as self._call.connection:
                 return await self._prepared()
-        if call.info.park and call.delivery is not None and (asking := self._context.asking) is not None:
+        if (asking := self._context.asking) is not None and call.info.park and call.delivery is not None:
             async with asking.lend(call.connection, self._context.connections.get(call.server)) as lent:
                 if lent is None:
                     return Requeued("its server may ask one caller at a time", _TURN_S)

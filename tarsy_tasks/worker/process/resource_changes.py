@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 from tarsy_tasks.broker import answer_cache, keys
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.worker.calls.cache_places import RESOURCES, fields_of_change, place_of
+from tarsy_tasks.worker.sessions.agent_connections import AgentsConnection
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 
 __all__ = ["ResourceChanges"]
@@ -47,6 +48,8 @@ class ResourceChanges:
         cache = connection.server.cache
         if cache is not None and cache.resources is not None:
             connection.on_resources = partial(self._note, connection)
+            if isinstance(connection, AgentsConnection):
+                connection.on_agents_resources = self._note
 
     def remove(self, server: str) -> None:
         """As `KeptPerServer.remove`."""

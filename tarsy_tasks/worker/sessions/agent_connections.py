@@ -5,6 +5,7 @@ shared list of tools; without one no session at all, and then it counts as idle.
 agents (`agent_pool`).
 """
 
+from collections.abc import Callable
 from functools import partial
 
 from tarsy_tasks.config import ServerConfig
@@ -20,18 +21,24 @@ __all__ = ["AgentsConnection"]
 
 
 class AgentsConnection(ServerConnection):
-    """As `ServerConnection`; `agents` has those of the agents."""
+    """As `ServerConnection`; `agents` has those of the agents.
+
+    Attributes:
+        on_agents_resources: As `on_resources`, for the connection of an agent.
+    """
 
     def __init__(self, server: ServerConfig, masker: Masker, context: SessionContext) -> None:
         source = context.credentials
         super().__init__(server, masker, context, partial(source.read, SERVICE, server.agent_variables))
         self._has_own_session = server.agent_credentials.service
+        self.on_agents_resources: Callable[[ServerConnection, str | None], None] = lambda *_: None
         # Each is opened by its agent's first call, and closed by the pool.
         of_agents = server.model_copy(update={"start": "eager"})
 
         def connect(read: ReadCredentials) -> ServerConnection:
             connection = ServerConnection(of_agents, masker, context, read)
             connection.recent_calls, connection.counted = self.recent_calls, self.counted
+            connection.on_resources = partial(self.on_agents_resources, connection)
             return connection
 
         self.agents = self._of_agents = AgentPool(server, source, connect, self.refuse_when_closed)

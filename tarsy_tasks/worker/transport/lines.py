@@ -45,7 +45,10 @@ class BoundedLines:
 
     def feed(self, chunk: bytes) -> Iterator[bytes | LongLine]:
         """The lines that this chunk completes."""
-        *ends, rest = chunk.split(b"\n")
+        if b"\n" not in chunk:  # of a long line: not worth a copy
+            ends, rest = (), chunk
+        else:
+            *ends, rest = chunk.split(b"\n")
         for end in ends:
             if not self.size_bytes:
                 yield end if len(end) <= self._limit_bytes else LongLine(end[:KEPT_BYTES], end[-KEPT_BYTES:], len(end))

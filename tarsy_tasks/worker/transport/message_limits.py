@@ -5,7 +5,7 @@ Owns these limits. Values are counted before anything is parsed; the lists are l
 
 from typing import Any, cast
 
-from tarsy_tasks.broker.json_values import count_values
+from tarsy_tasks.broker.json_values import has_more_values
 from tarsy_tasks.worker.transport.transport_errors import TooManyError
 
 __all__ = [
@@ -41,11 +41,8 @@ def check_values(text: bytes) -> None:
     Raises:
         TooManyError: There are too many.
     """
-    count = 0
-    for more in count_values(text):
-        count += more
-        if count > VALUES_LIMIT:
-            raise TooManyError(f"more than {VALUES_LIMIT} values")
+    if has_more_values(text, VALUES_LIMIT):
+        raise TooManyError(f"more than {VALUES_LIMIT} values")
 
 
 def limit_lists(result: dict[str, Any]) -> None:

@@ -198,7 +198,8 @@ async def _read_stderr(process: Process, output: ServerOutput) -> None:
 async def _lines(stream: asyncio.StreamReader, limit_bytes: int, flood: Flood) -> AsyncIterator[bytes | LongLine]:
     """The lines of a stream; an unfinished last line counts."""
     lines = BoundedLines(limit_bytes)
-    while chunk := await stream.read(_BUFFER_BYTES if lines.discarding else _CHUNK_BYTES):
+    # Within a long line, which costs nothing before its end, whatever is there is read at once.
+    while chunk := await stream.read(most := _BUFFER_BYTES if lines.size_bytes else _CHUNK_BYTES):
         has_line = False
         for line in lines.feed(chunk):
             has_line = True
@@ -208,7 +209,7 @@ async def _lines(stream: asyncio.StreamReader, limit_bytes: int, flood: Flood) -
             await flood.pause()
         if lines.discarding:
             await asyncio.sleep(_DISCARD_PAUSE_S)
-        elif len(chunk) == _CHUNK_BYTES:
+        elif len(chunk) == most:
             # More can be read without a wait: let the other servers run first.
             await asyncio.sleep(0)
     for line in lines.finish():

@@ -41,16 +41,21 @@ class AskingConnections:
 
     @asynccontextmanager
     async def lend(
-        self, used: ServerConnection, shared: ServerConnection | None
+        self, connection: ServerConnection, shared: ServerConnection | None
     ) -> AsyncGenerator[ServerConnection | None]:
         """The connection for a call that may be asked; None if it has to come again, because others are asked now.
 
         Args:
-            used: That which the call uses now.
+            connection: The one that the call would use otherwise.
             shared: That of all calls of its server.
         """
-        if shared is None or used is not shared or shared.server.elicitation.wait_s <= 0 or not await _is_old(shared):
-            yield used
+        if (
+            shared is None
+            or connection is not shared
+            or shared.server.elicitation.wait_s <= 0
+            or not await _is_old(shared)
+        ):
+            yield connection
             return
         name = shared.server.name
         asking = self._by_server.get(name)
