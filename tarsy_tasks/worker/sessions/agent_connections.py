@@ -31,7 +31,7 @@ class AgentsConnection(ServerConnection):
         source = context.credentials
         super().__init__(server, masker, context, partial(source.read, SERVICE, server.agent_variables))
         self._has_own_session = server.agent_credentials.service
-        self.on_agents_resources: Callable[[ServerConnection, str | None], None] = lambda *_: None
+        self.on_agents_resources: Callable[[ServerConnection, str | None], None] = lambda _, __: None
         # Each is opened by its agent's first call, and closed by the pool.
         of_agents = server.model_copy(update={"start": "eager"})
 
