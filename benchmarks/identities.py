@@ -48,7 +48,8 @@ LOADS = (Load(1, 200), Load(8, 400), Load(64, 800))
 SMOKE_LOADS = (Load(8, 16),)
 MOST = 100_000
 OPENED_AT_ONCE = 32
-IDLE_S = 10
+IDLE_S, SMOKE_IDLE_S = 90, 10
+"""Longer than the runs take to be used once in turn."""
 RUN_CALLS = 12
 FAULTS = ("kill", "forget", "credentials", "connections", "stop")
 
@@ -155,9 +156,9 @@ async def open_runs(count: int, url: str) -> Counter[str]:
     return seen
 
 
-def play_runs(directory: Path, server: Server, count: int) -> list[str]:
+def play_runs(directory: Path, server: Server, count: int, idle_s: int) -> list[str]:
     server.ask(tokens=[SHARED])
-    bounds = {"max_per_worker": count, "max_sessions": count, "max_per_agent": count, "idle_s": IDLE_S}
+    bounds = {"max_per_worker": count, "max_sessions": count, "max_per_agent": count, "idle_s": idle_s}
     entry = {"url": server.url, "headers": {"Authorization": f"Bearer {SHARED}"}, "isolated": bounds}
     with closing(Deployment(directory, {"web": entry})) as deployment:
         deployment.start(WORKERS)
@@ -175,7 +176,7 @@ def play_runs(directory: Path, server: Server, count: int) -> list[str]:
             agent.kill()
             agent.wait()
         killed = time.monotonic()
-        wait_until(lambda: server.ask()["open"] <= shared, "all sessions are closed", 20 * IDLE_S)
+        wait_until(lambda: server.ask()["open"] <= shared, "all sessions are closed", 20 * idle_s)
         closed_s = time.monotonic() - killed
         left = [key for key in deployment.redis.keys("tarsy:session:*") if deployment.redis.hget(key, "holder")]
         left += deployment.redis.zrange("tarsy:sessions:web", 0, -1)
@@ -188,7 +189,7 @@ def play_runs(directory: Path, server: Server, count: int) -> list[str]:
             f"{seconds:.0f} s: {crossed} crossed"
         ),
         (
-            f"after their agents were killed, and {IDLE_S} s without a call: all closed within {closed_s:.0f} s, "
+            f"after their agents were killed, and {idle_s} s without a call: all closed within {closed_s:.0f} s, "
             f"{len(left)} left behind"
         ),
     ]
@@ -396,7 +397,7 @@ def main() -> None:
             with cost_roles(folder(), server, workers) as roles:
                 report.add_table(head, asyncio.run(compare(roles, loads, rounds)))
         report.add_heading("Sessions of runs")
-        report.add_list(*play_runs(folder(), server, runs))
+        report.add_list(*play_runs(folder(), server, runs, SMOKE_IDLE_S if options.smoke else IDLE_S))
         report.add_heading("Credentials of agents")
         agents = [f"agent{number:03}" for number in range(identities)]
         report.add_list(*play_identities(folder(), server, agents, calls, options.limit))

@@ -72,11 +72,11 @@ class Report:
             f"Recorded on {datetime.now(UTC):%Y-%m-%d} at commit {read_commit()}, "
             f"{os.cpu_count()} cores, Python {platform.python_version()}."
         )
-        begin, end = f"<!-- figures of {self._name} -->\n", f"\n<!-- end of {self._name} -->"
+        begin, end = f"<!-- figures of {self._name} -->\n", f"<!-- end of {self._name} -->"
         head, _, rest = README.read_text().partition(begin)
         _, _, tail = rest.partition(end)
         assert tail, f"README.md has no {begin}"
-        README.write_text(head + begin + "\n\n".join([recorded, *self._parts]) + end + tail)
+        README.write_text(head + begin + "\n\n".join([recorded, *self._parts]) + "\n" + end + tail)
 
 
 def _format(cell: str | float) -> str:

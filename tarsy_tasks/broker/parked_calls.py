@@ -53,6 +53,7 @@ from typing import Any
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.entries import ANNOUNCE, ENTRIES, MARKER_TTL_S
 from tarsy_tasks.broker.exchange import RedisExchange
+from tarsy_tasks.broker.parked_records import ParkedRecord
 from tarsy_tasks.broker.parked_views import TASK, ParkedCallView, load, load_waiting
 from tarsy_tasks.broker.script import NOW, Table, constants, script
 from tarsy_tasks.broker.steps import KEYS
@@ -74,65 +75,6 @@ __all__ = [
 
 KEPT_S = 24 * 3600
 """How long a record outlives the end of its waiting: a decision that comes too late, or twice, learns so."""
-
-
-@dataclass(frozen=True, slots=True)
-class ParkedRecord:
-    """What a worker reads of the record of a call.
-
-    Attributes:
-        digest: Of what was asked.
-        until: When it is or was woken in any case; time of Redis.
-        decision: `approved`, `denied`, `answered` or `expired`; empty: nothing was decided.
-        by: Who decided, comma-separated.
-        why: The reason that they gave.
-        resumed_at: When it was woken; None before.
-        allowance_s: How long it may take from then on.
-        task: The server's id of the task that it waits for, a secret; empty: it waits for something else.
-        sent_at: When the server gave it that; time of Redis.
-        attempts: How often it had been sent by then.
-        approval: What had been decided about sending it, as in the audit.
-        charges: As of `Delivery`.
-        reason: Why it waits, or waited.
-        approved: What was approved of it before, as a digest; empty if nothing was.
-        approved_by: By whom.
-        returns: How often it was woken for a task that turned out not to be done.
-    """
-
-    digest: str
-    until: float
-    decision: str = ""
-    by: str = ""
-    why: str = ""
-    resumed_at: float | None = None
-    allowance_s: float = 0.0
-    task: str = ""
-    sent_at: float = 0.0
-    attempts: int = 0
-    approval: str = ""
-    charges: str = ""
-    returns: int = 0
-    reason: str = ""
-    approved: str = ""
-    approved_by: str = ""
-
-    FIELDS = (
-        *("digest", "until", "decision", "by", "why", "resumed_at", "allowance_s"),
-        *("task", "sent_at", "attempts", "approval", "charges", "returns"),
-        *("reason", "approved", "approved_by"),
-    )
-
-    @classmethod
-    def read(cls, found: list[Any]) -> "ParkedRecord | None":
-        """The record, of the values of its `FIELDS`; None if there is none."""
-        texts = [each.decode(errors="replace") if isinstance(each, bytes) else each or "" for each in found]
-        digest, until, decision, by, why, resumed_at, allowance_s, *more = texts
-        task, sent_at, attempts, approval, charges, n, *before = more
-        if not digest:
-            return None
-        resumed = float(resumed_at) if resumed_at else None
-        waited = digest, float(until or 0), decision, by, why, resumed, float(allowance_s or 0)
-        return cls(*waited, task, float(sent_at or 0), int(attempts or 0), approval, charges, int(n or 0), *before)
 
 
 class Decided(StrEnum):

@@ -11,6 +11,8 @@ They are parked calls (`parked_calls`) whose record has these fields, too:
 | `holder` | the worker whose own process the server is; nobody else asks while it lives |
 | `message` | what the server last said of the task, masked |
 | `returns` | how often the call was woken for a task that turned out not to be done |
+| `rounds`, `answered` | how often the task has asked for input; the keys of what it was answered |
+| `task_until` | how long it waits for the task, while it waits for input (`input_rounds`), and `reason` says so |
 | `decision` | why it was woken: `done`, `cancelled` or `expired` |
 
 `tarsy:polled:<server>` has the places of these calls by when the server is asked again. A worker that takes some puts
@@ -45,7 +47,7 @@ class DueTask(NamedTuple):
         is_cancelled: Nobody waits any more.
         has_listener: Somebody listens to the events of the call.
         message: What the server last said, masked.
-        sent_at: As in `ParkedRecord`.
+        sent_at: As in `ParkedRecord`, as are the next two.
     """
 
     server: str
@@ -56,6 +58,8 @@ class DueTask(NamedTuple):
     has_listener: bool
     message: str
     sent_at: float
+    reason: str
+    answered: str
 
     @property
     def tag(self) -> str:
@@ -132,8 +136,8 @@ _TAKE = (
         return said_at and now - said_at < lease_s
     end
     local function read(server, place, tag, is_cancelled)
-        local task, holder, principal, events, message, sent_at = unpack(redis.call('HMGET', parked_prefix .. tag,
-            'task', 'holder', 'principal', 'events', 'message', 'sent_at'))
+        local task, holder, principal, events, message, sent_at, reason, answered = unpack(redis.call('HMGET',
+            parked_prefix .. tag, 'task', 'holder', 'principal', 'events', 'message', 'sent_at', 'reason', 'answered'))
         if not task then return false end
         if holder and holder ~= instance then
             if is_alive(holder) then return true end
@@ -141,7 +145,7 @@ _TAKE = (
         end
         redis.call('ZADD', polled_prefix .. server, now + lease_s, place)
         found[#found + 1] = {server, place, task, principal or '', is_cancelled and '1' or '', events or '',
-            message or '', sent_at or '0'}
+            message or '', sent_at or '0', reason or '', answered or ''}
         return true
     end
     """
@@ -274,5 +278,6 @@ async def settle(exchange: AsyncRedisExchange, asked: Iterable[Asked]) -> None:
 
 
 def _read_due(found: list[bytes]) -> DueTask:
-    server, place, task, principal, is_cancelled, has_listener, message, sent_at = map(as_text, found)
-    return DueTask(server, place, task, principal, bool(is_cancelled), bool(has_listener), message, float(sent_at))
+    server, place, task, principal, is_cancelled, has_listener, message, sent_at, *more = map(as_text, found)
+    flags = bool(is_cancelled), bool(has_listener)
+    return DueTask(server, place, task, principal, *flags, message, float(sent_at), *more)

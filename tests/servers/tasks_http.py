@@ -31,6 +31,7 @@ class Task:
         said: What `tasks/get` answers besides the id, beginning with the status.
         script: What it answers first, one after the other.
         gets: How often it was asked for; `done_gets`, of a task that is held: since it is done.
+        answers: To what it asked.
         held: The call that fetches its result gets it when this is set.
     """
 
@@ -41,6 +42,7 @@ class Task:
     gets: int = 0
     cancels: int = 0
     done_gets: int = 0
+    answers: list[Message] = field(default_factory=list[Message])
     held: threading.Event | None = None
 
     def complete(self, text: str = "", **more: Any) -> None:
@@ -120,9 +122,9 @@ class _Handler(PlainHandler):
                 return _result({"tools": tools, "ttlMs": 0, "cacheScope": "private"})
             case "tools/call":
                 return self.call(params["name"], params["arguments"]["key"], is_declared=EXTENSION in declared)
-            case "tasks/get" | "tasks/cancel":
+            case "tasks/get" | "tasks/cancel" | "tasks/update":
                 self.server.names.append((method, self.headers.get("Mcp-Name", "")))
-                return self.ask(method, params["taskId"])
+                return self.ask(method, params)
             case _:
                 return {"error": {"code": -32601, "message": f"no method {method}"}}
 
@@ -139,7 +141,8 @@ class _Handler(PlainHandler):
         created = {"taskId": task.id, "status": "working", **self.times(), **self.server.created.get(key, {})}
         return {"result": {"resultType": "task", **created}}
 
-    def ask(self, method: str, task_id: str) -> Message:
+    def ask(self, method: str, params: Message) -> Message:
+        task_id = params["taskId"]
         task = None if self.server.is_forgetful else self.server.tasks.get(task_id)
         if task is None:
             return {"error": {"code": -32602, "message": "Failed to retrieve task: Task not found"}}
@@ -149,11 +152,14 @@ class _Handler(PlainHandler):
             if task.said["status"] == "working":
                 task.said = {"status": "cancelled"}
             return _result({})
+        if method == "tasks/update":
+            task.answers.append(params["inputResponses"])
+            return _result({})
         task.gets += 1
         said = task.script.pop(0) if task.script else task.said
         if said == "vanished":
             del self.server.tasks[task_id]
-            return self.ask(method, task_id)
+            return self.ask(method, params)
         return _result({"taskId": task_id, **self.times(), **said})
 
     def times(self) -> Message:

@@ -35,6 +35,7 @@ def parts(unbegin: Any, *interceptors: Any) -> tuple[Any, Any, Any, Any]:
     call = SimpleNamespace(
         connection=SimpleNamespace(agents=None),
         tool="look",
+        task="",
         server="desk",
         record=SimpleNamespace(operation="tool_call", is_listed=True, has_begun=True),
         may_have_run=False,

@@ -66,12 +66,13 @@ class Deadline:
         async for attempt in _retrying():
             with attempt:
                 call.parked = await find_parked(self._context, call)
-                if call.parked is not None and call.parked.reason == INPUT_REQUIRED:
+                if call.parked is not None and call.parked.reason == INPUT_REQUIRED and not call.parked.task:
                     call.sent_round = await find_round(self._context, call, call.parked)
         parked = call.parked
         if parked is not None and parked.task:
             resume_task(self._context, call, parked)
-            return max(parked.until, parked.resumed_at or 0.0) + parked.allowance_s - self._context.clock.now()
+            until = max(parked.until, parked.task_until, parked.resumed_at or 0.0)
+            return until + parked.allowance_s - self._context.clock.now()
         if parked is None or parked.resumed_at is None:
             return left_s
         return parked.resumed_at + parked.allowance_s - self._context.clock.now()

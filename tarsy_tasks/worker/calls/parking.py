@@ -59,7 +59,7 @@ def build_parking(context: WorkerContext, call: RunningCall, parked: Parked, *, 
     if parked.reason != APPROVAL and (approved := approval_of(before)) is not None and approved.decision == "approved":
         record |= {"approved": approved.digest, "approved_by": approved.by}
     state = _state_of(context, call, parked, now, until, holds_session=holds_session) if call.info.park else ""
-    polled = keys.polled_key(call.server) if parked.reason == TASK else ""
+    polled = keys.polled_key(call.server) if "task" in parked.keeps else ""
     return Parking(record, until, state, polled, parked.poll_s, dict(parked.input_round))
 
 

@@ -25,7 +25,7 @@ from tarsy_tasks.worker.calls.parking import build_parking, describe_call
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.sessions.server_tasks import CreatedTask
 
-__all__ = ["keep_task", "never_deny_task", "resume_task"]
+__all__ = ["digest_of_task", "keep_task", "never_deny_task", "resume_task"]
 
 
 async def keep_task(context: WorkerContext, call: RunningCall, created: CreatedTask, deadline: float) -> Parked:
@@ -59,11 +59,11 @@ async def keep_task(context: WorkerContext, call: RunningCall, created: CreatedT
     parked = Parked(
         TASK,
         server.timeouts.task_s if call.info.park else left_s,
-        build_digest(build_canonical([call.server, created.task_id])),
+        digest_of_task(call.server, created.task_id),
         0,
         await describe_call(call),
-        {name: value for name, value in keeps.items() if value},
-        created.poll_s,
+        keeps={name: value for name, value in keeps.items() if value},
+        poll_s=created.poll_s,
     )
     parking = build_parking(context, call, parked)
     is_kept = False
@@ -82,10 +82,16 @@ async def keep_task(context: WorkerContext, call: RunningCall, created: CreatedT
     return parked
 
 
+def digest_of_task(server: str, task: str) -> str:
+    """What names the waiting for a task, without its id."""
+    return build_digest(build_canonical([server, task]))
+
+
 def resume_task(context: WorkerContext, call: RunningCall, parked: ParkedRecord) -> None:
     """A call goes on that was answered with a task: what was known of it is known again."""
     call.attempts = call.record.attempts = max(1, parked.attempts)
-    call.record.approval = parked.approval
+    call.record.approval, call.record.answered = parked.approval, parked.answered_by
+    call.record.rounds = parked.rounds
     if call.delivery is not None:
         call.delivery.charges = parked.charges
     if call.record.picked_up_at is not None and parked.sent_at:

@@ -6,27 +6,36 @@ call was woken, only says that it is time: a server may change its mind, or may 
 """
 
 import asyncio
+import json
 import time
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from mcp import MCPError
 from pydantic import ValidationError
 
-from tarsy_tasks.broker.parked_calls import ParkedRecord
+from tarsy_tasks.broker.input_rounds import InputRound
+from tarsy_tasks.broker.parked_records import ParkedRecord
 from tarsy_tasks.broker.parked_views import TASK
-from tarsy_tasks.errors import CallError
-from tarsy_tasks.interceptors import Answer, Ending, Parked
+from tarsy_tasks.errors import CallError, NoSessionError
+from tarsy_tasks.input_answers import dump_asked
+from tarsy_tasks.interceptors import Answer, Ending, Parked, Requeued
 from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.questions import INPUT_REQUIRED
+from tarsy_tasks.telemetry.audit import build_canonical, build_digest
+from tarsy_tasks.worker.calls.asked_questions import MOST_ROUNDS, read_questions
 from tarsy_tasks.worker.calls.context import WorkerContext
+from tarsy_tasks.worker.calls.input_rounds import find_round, send_as_asker
 from tarsy_tasks.worker.calls.operation import Operation
 from tarsy_tasks.worker.calls.parking import describe_call
 from tarsy_tasks.worker.calls.running_call import RunningCall
+from tarsy_tasks.worker.calls.server_tasks import digest_of_task
 from tarsy_tasks.worker.calls.tool_call import output_notes
 from tarsy_tasks.worker.sessions.call_errors import call_error, describe_error, timeout_error
 from tarsy_tasks.worker.sessions.recovery import Action, Executed, Recovery, classify_error
-from tarsy_tasks.worker.sessions.server_tasks import TaskState, cancel_task, get_task, is_final
+from tarsy_tasks.worker.sessions.server_tasks import TaskState, cancel_task, get_task, is_final, update_task
 from tarsy_tasks.worker.sessions.session import Session
+from tarsy_tasks.worker.transport.askers import ElicitParams
 
 __all__ = ["answer_task"]
 
@@ -35,6 +44,9 @@ _MOST_RETURNS = 3
 _UNREACHABLE_S = 5.0
 """After so long a server that could not be reached is asked again."""
 _CANCEL_S = 2.0
+_AFTER_ANSWER_S = 0.5
+_ASKED_AGAIN_S = 10.0
+"""So rarely a server is asked about a task while a person is asked for its input."""
 _RAN = Recovery(Action.NO_RETRY, Executed.YES)
 _LOOK_FIRST = "Check its effects before you call it again."
 
@@ -58,7 +70,8 @@ class _TaskAnswer:
         self._call = call
         self._operation = operation
         self._parked = parked
-        self._is_over = parked.decision == "expired" or parked.until <= context.clock.now()
+        self._until = parked.task_until or parked.until
+        self._is_over = self._until <= context.clock.now() or (parked.decision == "expired" and not parked.task_until)
 
     async def find(self) -> Ending:
         call, connection = self._call, self._call.connection
@@ -71,13 +84,18 @@ class _TaskAnswer:
         try:
             async with asyncio.timeout(timeout_s):
                 session = await connection.connected_for_call()
-            state = await session.request(lambda client: get_task(client, self._parked.task, timeout_s), timeout_s)
-        except (CallError, TimeoutError):
+            if self._parked.reason == INPUT_REQUIRED and self._parked.decision == "answered":
+                return await self._pass_on(session, timeout_s)
+            asking = session.request(lambda client: get_task(client, self._parked.task, timeout_s), timeout_s)
+            state = await (send_as_asker(self._context, asking, call) if call.info.park else asking)
+        except (NoSessionError, TimeoutError):
             return await self._wait(_UNREACHABLE_S)
         except ValidationError as error:
             raise call_error(error, _RAN, call.server, call.tool, timeout_s, "", connection.masker) from error
         except MCPError as error:
             if classify_error(error).executed is not Executed.YES:
+                if self._parked.decision == "answered":
+                    return Requeued("the server cannot be reached", _UNREACHABLE_S)
                 return await self._wait(_UNREACHABLE_S)
             raise self._error(
                 ErrorCode.TASK_LOST,
@@ -96,13 +114,9 @@ class _TaskAnswer:
             return Answer(call.built)
         if is_final(state.status):
             self._raise_failed(state)
-        if state.status == "input_required":
-            await self._cancel(session)
-            raise self._error(
-                ErrorCode.TASK_INPUT_REQUIRED,
-                "went on as a task of its MCP server, and that asks for input, which a task cannot get here. The "
-                "server was asked to cancel it. It may have done part of its work.",
-            )
+        open_keys = state.asked.keys() - set(self._answered)
+        if state.status == "input_required" and (state.asks_else or open_keys) and not self._is_over:
+            return await self._ask_caller(session, {key: state.asked[key] for key in sorted(open_keys)}, state)
         if self._is_over:
             await self._cancel(session)
             return self._time_out()
@@ -113,7 +127,62 @@ class _TaskAnswer:
                 f"ran, but its answer cannot be used: MCP server `{call.server}` said {_MOST_RETURNS} times that its "
                 "task is done, and then that it goes on.",
             )
-        return await self._wait(state.poll_s, returns=self._parked.returns + bool(self._parked.decision))
+        is_early = self._parked.decision == "done" and state.status != "input_required"
+        return await self._wait(state.poll_s, returns=self._parked.returns + is_early)
+
+    @property
+    def _answered(self) -> list[str]:
+        return json.loads(self._parked.answered or "[]")
+
+    async def _ask_caller(self, session: Session, asked: dict[str, ElicitParams], state: TaskState) -> Ending:
+        """The task asks for input: the call waits for that, as one whose server asks before it answers."""
+        call, parked = self._call, self._parked
+        number = parked.rounds + (parked.reason != INPUT_REQUIRED)
+        if parked.reason == INPUT_REQUIRED and parked.decision == "expired":
+            await self._give_up(session, "and got no answer in time")
+        if state.asks_else or not call.info.park or number > MOST_ROUNDS:
+            why = "which its caller does not give: an executor does with `park=True` or `on_input`"
+            if state.asks_else or number > MOST_ROUNDS:
+                why = "more often, or in another way, than a person can be asked"
+            await self._give_up(session, why)
+        try:
+            found = read_questions(asked, call)
+        except CallError:
+            await self._cancel(session)
+            raise
+        call.record.rounds = number
+        kept = InputRound(number, dump_asked(found.asked), "")
+        keeps = {**parked.task_fields(), "rounds": number, "task_until": self._until}
+        left_s = self._until - self._context.clock.now()
+        return Parked(
+            INPUT_REQUIRED,
+            max(0.0, min(call.connection.server.elicitation.expires_s, left_s)),
+            build_digest(build_canonical([parked.task, number, kept.asked])),
+            1,
+            {**await describe_call(call), "questions": found.shown()},
+            keeps=keeps,
+            poll_s=_ASKED_AGAIN_S,
+            questions=found.questions,
+            input_round=kept.fields(),
+        )
+
+    async def _pass_on(self, session: Session, timeout_s: float) -> Ending:
+        """Give the task what it asked for; then the call waits for it as before."""
+        call, parked = self._call, self._parked
+        sent = await find_round(self._context, call, parked)
+        answers = dict(sent.answers or {}) if sent is not None else {}
+        giving = session.request(lambda client: update_task(client, parked.task, answers, timeout_s), timeout_s)
+        await send_as_asker(self._context, giving, call)
+        answered = json.dumps(sorted({*self._answered, *answers}))
+        return await self._wait(_AFTER_ANSWER_S, answered=answered, answered_by=call.record.answered)
+
+    async def _give_up(self, session: Session, why: str) -> NoReturn:
+        await self._cancel(session)
+        raise self._error(
+            ErrorCode.TASK_INPUT_REQUIRED,
+            f"went on as a task of its MCP server, and that asks for input, {why}. The server was asked to cancel it. "
+            "It may have done part of its work.",
+        )
 
     def _raise_failed(self, state: TaskState) -> NoReturn:
         masker = self._call.connection.masker
@@ -128,18 +197,20 @@ class _TaskAnswer:
             "no result, but may have done part of its work. Change the call, or continue without it.",
         )
 
-    async def _wait(self, poll_s: float, *, returns: int | None = None) -> Ending:
+    async def _wait(self, poll_s: float, **changed: Any) -> Ending:
         """It is parked again."""
         if self._is_over:
             return self._time_out()
         parked, call = self._parked, self._call
-        left_s = parked.until - self._context.clock.now()
-        keeps = {"returns": parked.returns if returns is None else returns}
-        return Parked(TASK, max(0.0, left_s), parked.digest, 0, await describe_call(call), keeps, poll_s)
+        left_s = self._until - self._context.clock.now()
+        digest = digest_of_task(call.server, parked.task)
+        keeps = {**parked.task_fields(), **changed}
+        about = await describe_call(call)
+        return Parked(TASK, max(0.0, left_s), digest, 0, about, keeps=keeps, poll_s=poll_s)
 
     def _time_out(self) -> NoReturn:
         call, parked = self._call, self._parked
-        raise timeout_error(call.server, call.tool, max(0.0, round(parked.until - parked.sent_at, 1)))
+        raise timeout_error(call.server, call.tool, max(0.0, round(self._until - parked.sent_at, 1)))
 
     async def _cancel(self, session: Session) -> None:
         with suppress(MCPError, ValidationError):

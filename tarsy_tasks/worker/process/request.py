@@ -15,6 +15,7 @@ from tarsy_tasks.broker.confinement import confined_to
 from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.broker.parked_calls import Parking
+from tarsy_tasks.broker.parked_views import TASK
 from tarsy_tasks.broker.task_names import CALLS
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.process.canvas_limits import keep_headers, rebuild_body
@@ -108,7 +109,7 @@ class CallRequest(Request):
     def _report_parked(self, parking: Parking) -> None:
         self.send_event("task-parked", until=parking.until)  # Celery makes a state of it: PARKED
         context: WorkerContext = self._app.worker_context
-        if context.reporting is not None and parking.record["reason"] == "approval":
+        if context.reporting is not None and parking.record["reason"] != TASK:
             context.reporting.report_parked(self.id, parking)
 
     def _is_mine_to_end(self) -> bool:

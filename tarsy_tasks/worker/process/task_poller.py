@@ -9,6 +9,7 @@ again later, until the deadline of the call.
 """
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Iterable
@@ -23,6 +24,7 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.server_tasks import Asked, DueTask, settle, take_due, take_revoked
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import ANONYMOUS
+from tarsy_tasks.questions import INPUT_REQUIRED
 from tarsy_tasks.telemetry.outage_log import OutageLog
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.event_feed import EventFeed
@@ -46,6 +48,8 @@ _LEASE_SHARE = 0.7
 _KEPT_MARGIN_S = 60.0
 """A server is asked about a task for this much longer than it said that it keeps it."""
 _TEXT_CHARS = 500
+_ASKED_AGAIN_S = 10.0
+"""So rarely a server is asked about a task while a person is asked for its input."""
 
 
 class TaskPoller:
@@ -160,8 +164,13 @@ class TaskPoller:
             return await session.request(lambda client: get_task(client, due.task, timeout_s), timeout_s)
 
     async def _judge(self, connection: ServerConnection, due: DueTask, state: TaskState) -> Asked:
-        if is_final(state.status) or state.status == "input_required":
+        if is_final(state.status):
             return Asked(due, "done")
+        if state.status == "input_required":
+            if due.reason == INPUT_REQUIRED:  # somebody is asked
+                return Asked(due, "", max(state.poll_s, _ASKED_AGAIN_S))
+            if state.asks_else or state.asked.keys() - set(json.loads(due.answered or "[]")):
+                return Asked(due, "done")
         kept_s = self._context.clock.now() - due.sent_at
         if state.ttl_s is not None and kept_s > state.ttl_s + _KEPT_MARGIN_S:
             return Asked(due, "expired")

@@ -7,18 +7,29 @@ Source: the extension `io.modelcontextprotocol/tasks`, `specification/draft/task
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, NoReturn, cast
 
 from mcp import Client
 from mcp.client import ClaimContext, ClientExtension, ResultClaim
 from mcp.shared.dispatcher import CallOptions
 from mcp.shared.inbound import MCP_NAME_HEADER, encode_header_value
-from mcp_types import CallToolResult, Result
+from mcp_types import CallToolResult, ElicitRequest, ElicitResult, InputRequests, Result
 from pydantic import BeforeValidator, StringConstraints, TypeAdapter, ValidationError
 
-__all__ = ["CreatedTask", "TaskCreated", "TaskState", "TasksExtension", "cancel_task", "get_task", "is_final"]
+from tarsy_tasks.worker.transport.askers import ElicitParams
+
+__all__ = [
+    "CreatedTask",
+    "TaskCreated",
+    "TaskState",
+    "TasksExtension",
+    "cancel_task",
+    "get_task",
+    "is_final",
+    "update_task",
+]
 
 _SHORTEST_POLL_S, _LONGEST_POLL_S = 0.5, 300.0
 _USUAL_POLL_S = 5.0
@@ -100,6 +111,8 @@ class TaskState:
         ttl_s: How long it keeps the task, from its creation on; None: without a limit.
         result: Of one that is `completed`.
         error: Code and message of one that is `failed`.
+        asked: What one that is `input_required` asks, by the keys of the server.
+        asks_else: Some of that is nothing that a person is asked.
     """
 
     status: str
@@ -108,6 +121,8 @@ class TaskState:
     ttl_s: float | None = None
     result: CallToolResult | None = None
     error: tuple[int, str] = (0, "")
+    asked: Mapping[str, ElicitParams] = field(default_factory=dict[str, ElicitParams])
+    asks_else: bool = False
 
 
 def is_final(status: str) -> bool:
@@ -116,6 +131,7 @@ def is_final(status: str) -> bool:
 
 
 _RESULT: TypeAdapter[CallToolResult] = TypeAdapter(CallToolResult)
+_REQUESTS: TypeAdapter[InputRequests] = TypeAdapter(InputRequests)
 
 
 async def get_task(client: Client, task: str, timeout_s: float) -> TaskState:
@@ -133,10 +149,20 @@ async def get_task(client: Client, task: str, timeout_s: float) -> TaskState:
         raise _unusable("status", "it has no status", status)
     message = _read_text(found.get("statusMessage"))
     poll_s, ttl_s = _poll_s(_milliseconds(found.get("pollIntervalMs"))), _milliseconds(found.get("ttlMs"))
+    if status == "input_required":
+        asked = _REQUESTS.validate_python(found.get("inputRequests"), by_name=False)
+        questions = {key: each.params for key, each in asked.items() if isinstance(each, ElicitRequest)}
+        return TaskState(status, message, poll_s, ttl_s, asked=questions, asks_else=len(questions) < len(asked))
     state = TaskState(status[:_SHOWN_CHARS], message, poll_s, ttl_s)
     if status == "completed":
         return TaskState(status, message, result=_RESULT.validate_python(found.get("result"), by_name=False))
     return TaskState(status, message, error=_read_error(found.get("error"))) if status == "failed" else state
+
+
+async def update_task(client: Client, task: str, answers: Mapping[str, ElicitResult], timeout_s: float) -> None:
+    """Answer what a task asks. Raises as `get_task`."""
+    dumped = {key: each.model_dump(by_alias=True, mode="json", exclude_none=True) for key, each in answers.items()}
+    await _ask(client, "tasks/update", task, timeout_s, inputResponses=dumped)
 
 
 async def cancel_task(client: Client, task: str) -> None:
@@ -144,9 +170,9 @@ async def cancel_task(client: Client, task: str) -> None:
     await _ask(client, "tasks/cancel", task, _CANCEL_S)
 
 
-async def _ask(client: Client, method: str, task: str, timeout_s: float) -> dict[str, Any]:
+async def _ask(client: Client, method: str, task: str, timeout_s: float, **more: Any) -> dict[str, Any]:
     session: Any = client.session
-    params: dict[str, Any] = {"taskId": task}
+    params: dict[str, Any] = {"taskId": task, **more}
     options: CallOptions = {"timeout": timeout_s}
     session._stamp({"method": method, "params": params}, options)
     # Gateways find the instance by it that has the task.
