@@ -200,6 +200,7 @@ def test_mcp_sessions_shows_the_state_of_each_session(worker: Worker, app: Tarsy
         "in_flight": 0,
         "last_error": None,
         "agents": None,
+        "watched": 0,
     }
     assert found["shop"]["state"] in ("error", "reconnecting", "connecting", "disconnected")
     assert "shop" in found["shop"]["last_error"]

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -20,6 +20,7 @@ from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import Answer
 from tarsy_tasks.models import CallInfo, ToolDefinition, ToolResult
+from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.invocation import Invocation, may_replay
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.maskers import build_masker
@@ -221,7 +222,11 @@ def invocation_of(
         record=CallRecord(NoRecorder(), key, CallMessage([tool.server, tool.tool], {})),
         may_replay=may_replay(tool, connection.server),
     )
-    return Invocation(call, Sending(), ()), call
+    return Invocation(NO_CONTEXT, call, Sending(), ()), call
+
+
+NO_CONTEXT = cast("WorkerContext", None)
+"""These servers answer with no task, and ask nothing."""
 
 
 class NoRecorder:

@@ -18,7 +18,7 @@ KEYS = (
 
 NAMES = {
     "SERVER_KEYS": KEYS,
-    "TIMEOUT_KEYS": "call_s, connect_s, list_s, progress_extends, progress_limit_s, recreate_s, tools",
+    "TIMEOUT_KEYS": "call_s, connect_s, list_s, progress_extends, progress_limit_s, recreate_s, task_s, tools",
     "TRANSPORTS": "http, local, remote, sse, stdio, streamable, streamable-http, streamableHttp, streamable_http",
     "MASKING_NAMES": (
         "all, api_key, aws_access_key, aws_secret_key, base64_secret, base64_short, basic, certificate, "
