@@ -17,7 +17,14 @@ from weakref import WeakKeyDictionary, ref
 
 from tarsy_tasks.event_loop import EventLoop
 
-__all__ = ["call_in_background", "find_function_loop", "run_in_background", "start_in_background", "wait_for"]
+__all__ = [
+    "call_in_background",
+    "find_function_loop",
+    "follow",
+    "run_in_background",
+    "start_in_background",
+    "wait_for",
+]
 
 T = TypeVar("T")
 
@@ -122,8 +129,9 @@ def start_in_background(coroutine: Coroutine[Any, Any, T], context: Context | No
     return task
 
 
-async def wait_for(future: "Future[Any]") -> None:
-    """Wait on any event loop until a future is done. It has no effect on the future, and may be cancelled."""
+def follow(future: "Future[Any]") -> "asyncio.Future[None]":
+    """A future of the running event loop that is done when one of any thread is. It has no effect on that one, which
+    keeps it until then."""
     inbox = _inbox_of(loop := asyncio.get_running_loop())
     done = loop.create_future()
 
@@ -132,4 +140,9 @@ async def wait_for(future: "Future[Any]") -> None:
             done.set_result(None)
 
     future.add_done_callback(lambda _: inbox.put(end))
-    await done
+    return done
+
+
+async def wait_for(future: "Future[Any]") -> None:
+    """Wait on any event loop until a future is done. It has no effect on the future, and may be cancelled."""
+    await follow(future)

@@ -7,11 +7,10 @@ subscribing is the workers'. Changes arrive on the background loop; any thread a
 import asyncio
 import threading
 import weakref
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Self
 
-from tarsy_tasks.agent.background import call_in_background, wait_for
+from tarsy_tasks.agent.background import call_in_background, follow, wait_for
 from tarsy_tasks.agent.dispatcher import CallDispatcher
 from tarsy_tasks.agent.watch_keeper import keeper_of
 from tarsy_tasks.errors import BrokerUnavailable, CallError, OutcomeError
@@ -39,6 +38,7 @@ class Watched:
         self._dispatcher = dispatcher
         self._server = server
         self._uri = uri
+        self._uncertain = ResourceChange(server=server, uri=uri, is_certain=False)
         self._keeper = keeper_of(dispatcher.find_app())
         self._lock = threading.Lock()
         self._changes: dict[tuple[str, bool], ResourceChange] = {}
@@ -57,6 +57,7 @@ class Watched:
         await self._ask()
 
     async def _ask(self) -> None:
+        losses = self._keeper.losses
         call = self._dispatcher.request(self._server, WATCH_RESOURCE, {"uri": self._uri})
         try:
             await wait_for(call.answered)
@@ -68,7 +69,7 @@ class Watched:
         if self._has_ended:  # meanwhile
             await self._keeper.release(call.id)
         else:
-            self._keeper.add(self)
+            self._keeper.add(self, losses)
 
     async def begin_again(self) -> bool:
         """The same after Redis has lost it. Returns whether it goes on; if not now, to be tried again later."""
@@ -100,15 +101,18 @@ class Watched:
 
     def note_uncertain(self) -> None:
         """Nobody heard for a while what the server reports."""
-        self._put(ResourceChange(server=self._server, uri=self._uri, is_certain=False))
+        self._put(self._uncertain)
 
     def _put(self, change: ResourceChange) -> None:
+        following = Future[None]()
         with self._lock:
+            if self._has_ended:  # and its future is done
+                return
             if len(self._changes) >= _MOST_UNREAD:
                 self._changes.clear()
-                change = ResourceChange(server=self._server, uri=self._uri, is_certain=False)
+                change = self._uncertain
             self._changes[change.uri, change.is_certain] = change
-            changed, self._changed = self._changed, Future()
+            changed, self._changed = self._changed, following
         changed.set_result(None)
 
     def end(self, error: Exception | None = None) -> None:
@@ -139,11 +143,13 @@ class _Watch:
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
         self._unread: list[ResourceChange] = []
-        self._close: Callable[[], object] = weakref.finalize(self, watched.end)
+        # The garbage collector calls it at any time in any thread, also in one that has the watch's lock.
+        self._finalizer = weakref.finalize(self, call_in_background, watched.end)
 
     def close(self) -> None:
         """End the watch, also for those who wait for a change. From any thread."""
-        self._close()
+        self._finalizer.detach()
+        self._watched.end()
 
 
 class ResourceWatch(_Watch):
@@ -171,6 +177,10 @@ class ResourceWatch(_Watch):
 class AsyncResourceWatch(_Watch):
     """The same for `async for`, and `async with`."""
 
+    def __init__(self, watched: Watched) -> None:
+        super().__init__(watched)
+        self._wait: tuple[Future[None], asyncio.Future[None]] | None = None
+
     def __aiter__(self) -> Self:
         return self
 
@@ -180,8 +190,15 @@ class AsyncResourceWatch(_Watch):
             if changed is None:
                 raise StopAsyncIteration
             if not self._unread:
-                await wait_for(changed)
+                await self._wait_until(changed)
         return self._unread.pop(0)
+
+    async def _wait_until(self, changed: "Future[None]") -> None:
+        """A wait that was given up, as with a timeout, is used by the next one: each leaves something in the future."""
+        wait, loop = self._wait, asyncio.get_running_loop()
+        if wait is None or wait[0] is not changed or wait[1].get_loop() is not loop:
+            wait = self._wait = changed, follow(changed)
+        await asyncio.shield(wait[1])
 
     async def __aenter__(self) -> Self:
         return self

@@ -5,6 +5,7 @@ have changed. Everything runs on the background loop.
 """
 
 import asyncio
+import logging
 import time
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,9 +24,14 @@ if TYPE_CHECKING:
 
 __all__ = ["WatchKeeper", "keeper_of"]
 
+logger = logging.getLogger(__name__)
 _RENEW_S = LEASE_S / 3
 _LOOK_S = 0.5
 _RECONNECT_S = 10.0
+_AFTER_ERROR_S = 2.0
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 10.0
+"""Between two attempts to begin a watch again."""
 _UNWATCHED = "Nothing is watched."
 
 
@@ -50,6 +56,11 @@ class WatchKeeper:
         """Watches that Redis has lost, and that are to be begun again."""
         self._keeping: asyncio.Task[None] | None = None
 
+    @property
+    def losses(self) -> int:
+        """How often the connection was lost."""
+        return self._replies.losses
+
     async def open(self, timeout_s: float) -> None:
         """Return once what workers publish can be heard. Raises `BrokerUnavailable`."""
         deadline = time.monotonic() + timeout_s
@@ -64,10 +75,16 @@ class WatchKeeper:
                 "rules (`tarsy-tasks acl`)."
             )
 
-    def add(self, watch: Kept) -> None:
-        """Keep a watch from now on, under its present id."""
+    def add(self, watch: Kept, losses: int) -> None:
+        """Keep a watch from now on, under its present id.
+
+        Args:
+            losses: The `losses` before a worker was asked to subscribe.
+        """
         self._kept[watch.id] = watch
         self._replies.listen_for_changes(watch.id, watch.hear)
+        if losses != self._replies.losses and self._replies.hears_events:  # again; otherwise it hears of it after that
+            watch.note_uncertain()
         if self._keeping is None:
             self._keeping = start_in_background(self._keep())
 
@@ -98,8 +115,9 @@ class WatchKeeper:
         losses, renew_at = self._replies.losses, time.monotonic() + _RENEW_S
         while True:
             await asyncio.sleep(_LOOK_S)
-            was_lost = losses != self._replies.losses
-            if not (was_lost or self._lost or time.monotonic() >= renew_at):
+            is_deaf = not (self._replies.hears_events or self._replies.refuses_events)
+            was_lost = is_deaf or losses != self._replies.losses
+            if not (was_lost or time.monotonic() >= renew_at):
                 continue
             losses = self._replies.losses
             try:
@@ -108,6 +126,10 @@ class WatchKeeper:
                 await self._renew(was_lost=was_lost)
             except (BrokerUnavailable, *connection_errors()):
                 losses = -1  # what was published meanwhile, nobody heard
+            except Exception:
+                logger.exception("watches of resources could not be renewed")
+                losses = -1
+                await asyncio.sleep(_AFTER_ERROR_S)
             else:
                 renew_at = time.monotonic() + _RENEW_S
 
@@ -119,14 +141,19 @@ class WatchKeeper:
             for watch, is_renewed in zip(kept, are_renewed, strict=True):
                 if not is_renewed and self._forget(watch):
                     self._lost.add(watch)
+                    start_in_background(self._begin_again(watch))
                 elif was_lost:
                     watch.note_uncertain()
-        if self._lost:
-            await asyncio.gather(*map(self._begin_again, [*self._lost]))
 
     async def _begin_again(self, watch: Kept) -> None:
-        if await watch.begin_again():
-            self._lost.discard(watch)
+        """Until it goes on, or has ended; each attempt may take as long as a call."""
+        pause_s = _FIRST_PAUSE_S
+        while watch in self._lost:
+            if await watch.begin_again():
+                self._lost.discard(watch)
+            else:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 def _build(app: "Celery") -> WatchKeeper:

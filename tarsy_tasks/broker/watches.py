@@ -32,7 +32,8 @@ def read_member(member: bytes) -> tuple[str, str, str]:
     return server, agent, watch_id
 
 
-# Returns 1 if it is there now, 0 if there are too many. `owner` is what the members of one owner have in common.
+# Returns 1 if it is there now, 0 if there are too many. `owner` is what follows the server in the members of one
+# owner.
 @script(
     NOW,
     constants(lease_s=LEASE_S, kept_s=_KEPT_S, most=MOST, most_of_one=MOST_OF_ONE),
@@ -43,7 +44,8 @@ def read_member(member: bytes) -> tuple[str, str, str]:
         if all >= most_of_one then
             local own = 0
             for _, each in ipairs(redis.call('ZRANGE', watches, 0, -1)) do
-                if string.find(each, owner, 1, true) then own = own + 1 end
+                local at = string.find(each, ':', 1, true)
+                if at and string.sub(each, at, at + #owner - 1) == owner then own = own + 1 end
             end
             if own >= most_of_one then return 0 end
         end

@@ -25,7 +25,7 @@ from tests.conftest import StartWorker
 from tests.processes import Worker, wait_until
 from tests.redis_users import as_user
 from tests.servers import library, noticeboard
-from tests.servers.noticeboard import MISSING, NOTICE, SECRET
+from tests.servers.noticeboard import HELD, MISSING, NOTICE, SECRET
 from tests.warm_start import warm_command
 
 SHORT_LEASE = 'broker_transport_options = {"visibility_timeout": 4}\n'
@@ -175,6 +175,19 @@ def test_what_is_not_accepted_is_said(tools: ToolExecutor, table: Any) -> None:
     with ToolExecutor(session="run", run_id="r", timeout_s=20) as isolated, pytest.raises(ValueError, match="isolated"):
         isolated.watch_resource(NOTICE, server="old")
     assert not table.zcard(keys.WATCHES)
+
+
+def test_a_watch_lost_while_it_begins_is_not_kept(tools: ToolExecutor, table: Any, ledgers: Path) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        beginning = thread.submit(tools.watch_resource, HELD, server="old")
+        wait_until(lambda: count(ledgers / "old", f"subscribe {HELD}"), "the server is asked")
+        [record] = table.keys("tarsy:watch:*")
+        table.delete(record)
+        wait_until(lambda: not table.zcard(keys.WATCHES), "the worker has found that it is gone")
+        (ledgers / "old.go").touch()
+        with pytest.raises(OutcomeError, match="was lost while the server was asked"):
+            beginning.result(60)
+    wait_until(lambda: count(ledgers / "old", f"unsubscribe {HELD}"), "nobody watches it")
 
 
 def test_one_agent_cannot_have_any_number_of_watches(table: Any) -> None:

@@ -36,7 +36,7 @@ SECRET = "password: hunter2hunter2"
 LARGE = "notice://board/large"
 MISSING = "notice://board/missing"
 HELD = "notice://board/held"
-"""Is read only when there is a file beside the ledger whose name ends in `.go`."""
+"""Is read and subscribed to only when there is a file beside the ledger whose name ends in `.go`."""
 
 
 class Board:
@@ -44,10 +44,15 @@ class Board:
         self.ledger = ledger
         self.texts = {NOTICE: "closed", LARGE: "a line of text\n" * 69_000, "notice://board/secret": SECRET}
         self.subscribers: dict[str, list[Any]] = {}
+        self._go = ledger.with_name(f"{ledger.name}.go")
 
     def note(self, line: str) -> None:
         with self.ledger.open("a") as file:
             file.write(f"{line}\n")
+
+    async def wait(self, uri: str) -> None:
+        while uri == HELD and not self._go.exists():  # noqa: ASYNC110 - it is a file
+            await anyio.sleep(0.02)
 
 
 def build_server(board: Board, ttl_ms: int | None) -> MCPServer:
@@ -61,9 +66,7 @@ def build_server(board: Board, ttl_ms: int | None) -> MCPServer:
         if uri == MISSING:
             raise ValueError("no such notice")
         board.note(f"read {uri}")
-        go = board.ledger.with_name(f"{board.ledger.name}.go")
-        while uri == HELD and not go.exists():  # noqa: ASYNC110 - it is a file
-            await anyio.sleep(0.02)
+        await board.wait(uri)
         return board.texts.get(uri, uri)
 
     @server.resource("notice://rules")
@@ -116,6 +119,7 @@ def build_server(board: Board, ttl_ms: int | None) -> MCPServer:
         board.note(f"subscribe {params.uri}")
         if params.uri == MISSING:
             raise MCPError(INVALID_PARAMS, f"no such notice; {SECRET}")
+        await board.wait(params.uri)
         board.subscribers.setdefault(str(params.uri), []).append(context.session)
         return EmptyResult()
 

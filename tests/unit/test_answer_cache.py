@@ -134,4 +134,5 @@ def test_a_change_of_a_part_is_one_of_the_whole() -> None:
     assert {field_of(READ_RESOURCE, uri) for uri in wholes} <= set(changed)
     assert field_of(READ_RESOURCE, "file:///srv/logs/yesterday.txt") not in changed
     assert fields_of_change("note:x") == [field_of(READ_RESOURCE, "note:x")]
+    assert fields_of_change("x://[/a") == [field_of(READ_RESOURCE, "x://[/a")], "it is no address"
     assert len(fields_of_change("a://b" + "/c" * 5000)) < 100

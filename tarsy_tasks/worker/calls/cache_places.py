@@ -41,7 +41,10 @@ def fields_of_change(uri: str) -> list[str]:
 def wholes_of(uri: str) -> list[str]:
     """A resource, and those that it may be a part of."""
     found = [uri]
-    path = urlsplit(uri).path if "/" in uri else ""
+    try:
+        path = urlsplit(uri).path if "/" in uri else ""
+    except ValueError:  # what seems to be an address is none
+        path = ""
     for _ in range(min(path.count("/"), _PARENTS)):
         uri = uri.rstrip("/").rpartition("/")[0]
         found += [uri, f"{uri}/"]

@@ -41,6 +41,10 @@ _TOO_MANY = (
     f"there are too many watches: at most {watches.MOST_OF_ONE} of one agent, or of one process without a Redis user "
     f"of its own, and {watches.MOST} in all"
 )
+_LOST = (
+    "the watch was lost while the server was asked: the worker stopped, had no connection to Redis for too long, or "
+    "the policy no longer permits it. Watch again"
+)
 _READY = (State.CONNECTED, State.IDLE, State.PER_AGENT)
 
 
@@ -87,10 +91,10 @@ class ResourceWatches:
         except BaseException:
             await self._discard(watch)
             raise
-        if not refused:
+        if not refused and self._held.get(watch.id) is watch:
             return ""
         await self._discard(watch)
-        return f"it answered: {self._masked(watch, refused[watch.uri])}"
+        return _LOST if not refused else f"it answered: {self._masked(watch, refused[watch.uri])}"
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -110,7 +114,7 @@ class ResourceWatches:
         for each in self._tasks:
             each.cancel()
         await self._give_up([*self._held.values()])
-        for server in self._servers.values():
+        for server in [*self._servers.values()]:
             with suppress(Exception):
                 await server.close()
 
@@ -178,6 +182,8 @@ class ResourceWatches:
             await self._fail(server, error, taken)
             return
         for watch in taken:
+            if self._held.get(watch.id) is not watch:
+                continue
             if (why := refused.get(watch.uri)) is not None:
                 self._refuse(watch, why)
             else:
@@ -190,7 +196,11 @@ class ResourceWatches:
         watched = await self._find(server, principal)
         watched.adding += 1
         try:
-            return await (watched.add(added) if timeout_s is None else watched.add(added, timeout_s))
+            refused = await (watched.add(added) if timeout_s is None else watched.add(added, timeout_s))
+            for watch in added:
+                if self._held.get(watch.id) is not watch:  # it was dropped meanwhile
+                    watched.remove(watch)
+            return refused
         finally:
             watched.adding -= 1
 
@@ -234,7 +244,8 @@ class ResourceWatches:
                 await self._redis.execute(*(("ZADD", keys.WATCHES, "XX", 0, each.member) for each in given_up))
 
     def _drop(self, watch: Watch) -> None:
-        self._held.pop(watch.id, None)
+        if self._held.get(watch.id) is watch:
+            del self._held[watch.id]
         for server in self._servers.values():
             if watch.id in server.watches:
                 server.remove(watch)

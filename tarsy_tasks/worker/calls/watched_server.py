@@ -112,7 +112,8 @@ class WatchedServer:
 
     def remove(self, watch: Watch) -> None:
         """It has ended; the server hears of it with the next `look`."""
-        if self.watches.pop(watch.id, None) is not None:
+        if self.watches.get(watch.id) is watch:
+            del self.watches[watch.id]
             others = self._by_uri[watch.uri]
             del others[watch.id]
             if not others:

@@ -39,6 +39,8 @@ class ResourceChanges:
         self._exchange = exchange
         self._changed: dict[str, _Fields] = {}
         """By place in the cache."""
+        self._newest: asyncio.Future[None] | None = None
+        """Is done when the last of them is dropped that was noted until now."""
         self._dropping: asyncio.Task[None] | None = None
         for connection in connections.values():
             self.add(connection)
@@ -56,12 +58,15 @@ class ResourceChanges:
 
     async def dropped(self) -> None:
         """Return when what has changed until now is no longer in the cache."""
-        if self._dropping is not None:
-            await asyncio.wait({self._dropping})
+        if self._dropping is not None and self._newest is not None:
+            await asyncio.wait({self._dropping, self._newest}, return_when=asyncio.FIRST_COMPLETED)
 
     def _note(self, connection: ServerConnection, uri: str | None) -> None:
         if not (place := place_of(connection, RESOURCES)):
             return
+        loop = asyncio.get_running_loop()
+        if not self._changed:
+            self._newest = loop.create_future()
         before = self._changed.setdefault(place, set())
         if uri is None or before is None:
             self._changed[place] = None
@@ -70,11 +75,19 @@ class ResourceChanges:
             if len(before) > _MOST:
                 self._changed[place] = None
         if self._dropping is None or self._dropping.done():
-            self._dropping = asyncio.get_running_loop().create_task(self._drop_all())
+            self._dropping = loop.create_task(self._drop_all())
 
     async def _drop_all(self) -> None:
+        """In rounds: what is noted during one is dropped in the next, so none waits for all that still come."""
         while self._changed:
-            place, fields = self._changed.popitem()
+            noted, self._changed, done = self._changed, {}, self._newest
+            for place, fields in noted.items():
+                await self._drop(place, fields)
+            if done is not None:
+                done.set_result(None)
+
+    async def _drop(self, place: str, fields: _Fields) -> None:
+        while True:
             try:
                 await answer_cache.drop.run_async(
                     self._exchange,
@@ -84,6 +97,6 @@ class ResourceChanges:
                     generation=uuid.uuid4().hex,
                 )
             except (RedisError, OSError):
-                later = self._changed.get(place, set())
-                self._changed[place] = None if fields is None or later is None else fields | later
                 await asyncio.sleep(_RETRY_S)
+            else:
+                return

@@ -1,0 +1,194 @@
+"""A watch in its agent's process: it may end, and be dropped, at any moment; and one never holds up the others."""
+
+import asyncio
+import gc
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tarsy_tasks import AsyncResourceWatch, ResourceWatch
+from tarsy_tasks.agent.background import call_in_background, run_in_background
+from tarsy_tasks.agent.resource_watch import Watched
+from tarsy_tasks.agent.watch_keeper import WatchKeeper, keeper_of
+from tarsy_tasks.broker import keys, watches
+from tarsy_tasks.broker.exchange import RedisExchange
+from tarsy_tasks.celery_app import TarsyApp
+from tarsy_tasks.resources import WatchMessage
+from tests.processes import wait_until
+
+URI = "notice://board/today"
+ANSWER = SimpleNamespace(raise_for_outcome=lambda: None)
+pytestmark = pytest.mark.keeps_keys
+
+
+class Calls:
+    """In the place of a dispatcher: calls that the test answers."""
+
+    timeout_s = 20.0
+
+    def __init__(self, app: TarsyApp) -> None:
+        self.asked: list[Any] = []
+        self.find_app = lambda: app
+
+    def request(self, *_: object) -> Any:
+        self.asked.append(SimpleNamespace(id=f"watch-{len(self.asked)}", answered=Future[Any]()))
+        return self.asked[-1]
+
+    def abandon(self, calls: list[Any]) -> None: ...
+
+
+class Kept:
+    """What a keeper keeps, with what it was told."""
+
+    def __init__(self, name: str, heard: Callable[[], object] = lambda: None) -> None:
+        self.id = name
+        self.uncertain = self.asked = 0
+        self.goes_on: Future[bool] = Future()
+        self._heard = heard
+
+    def hear(self, message: WatchMessage) -> None: ...
+
+    def note_uncertain(self) -> None:
+        self.uncertain += 1
+        self._heard()
+
+    async def begin_again(self) -> bool:
+        self.asked += 1
+        return await asyncio.wrap_future(self.goes_on)
+
+
+@pytest.fixture
+def calls(app: TarsyApp) -> Calls:
+    return Calls(app)
+
+
+@pytest.fixture
+def watched(calls: Calls) -> Iterator[Watched]:
+    watched = Watched(calls, "board", URI)
+    yield watched
+    watched.end()
+
+
+class Keeping:
+    """The keeper of an application, and its connection to Redis."""
+
+    def __init__(self, app: TarsyApp, client: Any) -> None:
+        self.keeper: WatchKeeper = keeper_of(app)
+        self.kept: list[Kept] = []
+        self._client = client
+        run_in_background(self.keeper.open(20)).result()
+
+    def keep(self, watch: Kept, losses: int | None = None, *, is_recorded: bool = True) -> Kept:
+        self.kept.append(watch)
+        if is_recorded:
+            self._client.set(keys.watch_key("", watch.id), "x")
+        losses = self.keeper.losses if losses is None else losses
+        call_in_background(lambda: self.keeper.add(watch, losses))
+        return watch
+
+    def lose_connection(self) -> None:
+        before = self.keeper.losses
+        self._client.client_kill_filter(_type="pubsub")
+        wait_until(lambda: self.keeper.losses > before, "the connection is lost")
+
+
+@pytest.fixture
+def keeping(app: TarsyApp, client: Any) -> Iterator[Keeping]:
+    keeping = Keeping(app, client)
+    yield keeping
+    for each in keeping.kept:
+        each.goes_on.cancel()
+        call_in_background(lambda watch=each: keeping.keeper.remove(watch))
+
+
+def test_a_watch_that_has_ended_hears_nothing_more(watched: Watched) -> None:
+    watch = ResourceWatch(watched)
+    watch.close()
+    watched.hear(WatchMessage(watch="watch", changed=(URI,), is_uncertain=True))
+    assert list(watch) == []
+
+
+def test_a_watch_may_end_while_it_is_begun_again(calls: Calls, watched: Watched) -> None:
+    beginning = run_in_background(watched.begin_again())
+    wait_until(lambda: calls.asked, "it asks")
+    watched.end()
+    calls.asked[0].answered.set_result(ANSWER)
+    assert beginning.result(20)
+    assert watched.take() == ([], None)
+
+
+def test_a_watch_may_be_collected_wherever_a_thread_is(watched: Watched) -> None:
+    """Also where it has the lock."""
+
+    def collect() -> None:
+        watch: list[Any] = [ResourceWatch(watched)]
+        watch.append(watch)
+        with watched._lock:
+            del watch
+            gc.collect()
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+    wait_until(lambda: watched.take()[1] is None, "it has ended")
+
+
+def test_waits_that_are_given_up_leave_nothing(watched: Watched) -> None:
+    async def wait_often() -> None:
+        watch = AsyncResourceWatch(watched)
+        _, changed = watched.take()
+        assert changed is not None
+        for _ in range(5):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(anext(watch), 0.001)
+        assert len(changed._done_callbacks) == 1
+        watched.note_uncertain()
+        assert not (await anext(watch)).is_certain
+
+    asyncio.run(wait_often())
+
+
+def test_a_loss_before_the_first_answer_counts(keeping: Keeping) -> None:
+    losses = keeping.keeper.losses
+    keeping.lose_connection()
+    watch = keeping.keep(Kept("first"), losses)
+    wait_until(lambda: watch.uncertain, "it may have missed something")
+
+
+def test_a_watch_that_fails_stops_no_other(keeping: Keeping, caplog: pytest.LogCaptureFixture) -> None:
+    failing = keeping.keep(Kept("failing", lambda: 1 // (failing.uncertain - 1)))
+    other = keeping.keep(Kept("other"))
+    with caplog.at_level(logging.CRITICAL, "tarsy_tasks.agent"):
+        keeping.lose_connection()
+        wait_until(lambda: other.uncertain, "the other one is renewed")
+    assert failing.uncertain == 2
+
+
+def test_a_watch_that_begins_again_stops_no_other(keeping: Keeping) -> None:
+    lost = keeping.keep(Kept("lost"), is_recorded=False)
+    other = keeping.keep(Kept("other"))
+    for number in (1, 2):
+        keeping.lose_connection()
+        wait_until(lambda number=number: other.uncertain == number, "the other one is renewed")
+    assert lost.asked == 1
+
+
+def test_only_ones_own_watches_count(client: Any) -> None:
+    """Ids are whatever an agent has chosen."""
+    others = {f"board::{number}:sre:": 9e9 for number in range(watches.MOST_OF_ONE)}
+    client.zadd(keys.WATCHES, others)
+    slots: dict[str, Any] = {"owner": ":sre:", "text": "{}", "instance": "w", "held_s": 9.0}
+    exchange = RedisExchange(client.connection_pool)
+
+    def add(name: str) -> int:
+        record = keys.watch_key("sre", name)
+        return watches.add.run(exchange, record=record, member=watches.member_of("board", "sre", name), **slots)
+
+    assert [add(str(number)) for number in range(watches.MOST_OF_ONE + 1)] == [1] * watches.MOST_OF_ONE + [0]
