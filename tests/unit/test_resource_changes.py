@@ -33,6 +33,7 @@ def test_a_flood_holds_nobody_back(redis_url: str) -> None:
                 await changes.dropped()
             flood.cancel()
             await changes.dropped()
+        exchange.close()
 
     with redis.Redis.from_url(redis_url) as client:
         asyncio.run(wait_for_one(client.connection_pool))
