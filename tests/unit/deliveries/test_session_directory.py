@@ -111,6 +111,20 @@ def test_that_it_was_lost_is_told_to_one_call(table: Deliveries, client: redis.R
     assert claim(client, "a", "t5", restarts=True).state is ClaimState.CLAIMED
 
 
+def test_what_redis_has_forgotten_is_told_to_one_call(table: Deliveries, client: redis.Redis) -> None:
+    announce(table, "a", "b")
+    claim(client, "a", "t1")
+    ask(client, "a", lambda directory: directory.mark_open(KEY))
+    client.delete(KEY, keys.sessions_key("desk"))
+    known = {"is_held": True, "had_state": True}
+    assert claim(client, "a", "t2", opens=False, **known).state is ClaimState.NONE
+    told = Claim(ClaimState.LOST, "", "Redis has lost who holds it.")
+    assert [claim(client, "a", "t2", **known), claim(client, "b", "t2")] == [told, told]
+    assert claim(client, "b", "t3").state is ClaimState.CLAIMED
+    client.delete(KEY)
+    assert claim(client, "a", "t4", restarts=True, **known).state is ClaimState.CLAIMED
+
+
 def test_a_call_goes_to_its_worker_and_back_if_that_is_lost(table: Deliveries, client: redis.Redis) -> None:
     announce(table, "a", "b")
     claim(client, "a", "t1")
