@@ -225,8 +225,8 @@ def test_a_policy_is_taken_for_isolated_sessions_too(deployment: Deployment) -> 
         assert call(tools, "desk.echo", text="here").outcome is Outcome.OK
         deployment.serve(DESK, policy={"servers": {"desk": {"deny": ["echo"]}}})
         assert call(tools, "desk.echo", text="here").error_code is ErrorCode.NOT_PERMITTED
-        deployment.serve(DESK, policy={"limits": [{"tools": ["desk.add"], "calls_per_day": 1}]})
-        found = [call(tools, "desk.add", a=1, b=2) for _ in range(2)]
+        deployment.serve(DESK, policy={"limits": [{"tools": ["desk.wait"], "calls_per_day": 1}]})
+        found = [call(tools, "desk.wait", seconds=0) for _ in range(2)]
         assert [each.error_code for each in found] == [None, ErrorCode.RATE_LIMITED]
 
 
