@@ -192,15 +192,19 @@ def _mark_open(*, session: Key, holder: str) -> int: ...
 def _release(*, session: Key, index: Key, holder: str, why: str) -> None: ...
 
 
+# After an outage of Redis, a claim may have removed sessions that are still there: they are added again.
 @script(
     NOW,
     constants(kept_s=_KEPT_S),
-    """
-    for _, member in ipairs(members) do redis.call('ZADD', index, 'XX', now, member) end
+    r"""
+    for _, member in ipairs(members) do
+        local session = string.match(member, '^[^\n]*')
+        if redis.call('HGET', session, 'holder') == holder then redis.call('ZADD', index, now, member) end
+    end
     redis.call('EXPIRE', index, kept_s)
     """,
 )
-def _confirm(*, index: Key, members: Table) -> None: ...
+def _confirm(*, index: Key, members: Table, holder: str) -> None: ...
 
 
 # Returns 0, and does nothing, if the session is no longer there.
@@ -385,7 +389,8 @@ class SessionDirectory:
         for server, session, principal in sessions:
             by_server[server].append(f"{session}\n{principal}")
         for server, members in by_server.items():
-            await _confirm.run_async(self._exchange, index=keys.sessions_key(server), members=members)
+            index = keys.sessions_key(server)
+            await _confirm.run_async(self._exchange, index=index, members=members, holder=self._instance)
 
     async def release(self, server: str, session: str, why: str = "") -> None:
         """Give up the claim.
