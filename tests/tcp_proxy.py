@@ -49,6 +49,10 @@ class TCPProxy:
         """What to pass on of what a client sent; it may raise `HangUp`."""
         return data
 
+    def answer(self, data: bytes) -> bytes:
+        """What to pass on of what the server said; it may raise `HangUp`."""
+        return data
+
     def answered(self) -> None:
         """Some answer was passed on."""
 
@@ -76,9 +80,9 @@ class TCPProxy:
             self._open -= {client, upstream}
 
     def _pass_answers(self, upstream: socket.socket, client: socket.socket) -> None:
-        with suppress(OSError):
+        with suppress(OSError, HangUp):
             while data := upstream.recv(_CHUNK_BYTES):
-                client.sendall(data)
+                client.sendall(self.answer(data))
                 self.answered()
         _shut(client, upstream)
 

@@ -31,6 +31,7 @@ _LOST_S = 3600
 _KEPT_S = 24 * 3600
 """How long a claim is kept beyond the idle limit of its session; a worker that is lost leaves its claims."""
 _DIGEST_CHARS = 32
+_FORGOTTEN = "Redis has lost who holds it."
 
 
 class ClaimState(StrEnum):
@@ -97,7 +98,7 @@ class Bounds(NamedTuple):
 @script(
     NOW,
     _ALIVE,
-    constants(kept_s=_KEPT_S, lost_s=_LOST_S),
+    constants(kept_s=_KEPT_S, lost_s=_LOST_S, forgotten=_FORGOTTEN),
     _MEMBER,
     r"""
     -- Which bound is reached. What no worker has confirmed for the length of a lease is gone.
@@ -124,7 +125,15 @@ class Bounds(NamedTuple):
         redis.call('EXPIRE', index, kept_s)
         return {'claimed', '', ''}
     end
-    if not owner then return opens and claim() or {'none', '', ''} end
+    local function lose(reason)
+        redis.call('HSET', session, 'principal', principal, 'holder', '', 'told', tag, 'why', reason)
+        redis.call('EXPIRE', session, lost_s)
+        return {'lost', '', reason}
+    end
+    if not owner then
+        if opens and had_state and not restarts then return lose(forgotten) end
+        return opens and claim() or {'none', '', ''}
+    end
     if current == holder and is_held then
         redis.call('EXPIRE', session, kept_s + idle_s)
         return {'held', '', ''}
@@ -135,9 +144,7 @@ class Bounds(NamedTuple):
         return {'none', '', ''}
     end
     if restarts or (current ~= '' and not is_open) or (told and told ~= tag) then return claim() end
-    redis.call('HSET', session, 'holder', '', 'told', tag)
-    redis.call('EXPIRE', session, lost_s)
-    return {'lost', '', why or ''}
+    return lose(why or '')
     """,
     known=_KEYS,
 )
@@ -152,6 +159,7 @@ def _claim(
     tag: str,
     opens: bool,
     is_held: bool,
+    had_state: bool,
     is_full: bool,
     restarts: bool,
     idle_s: int,
@@ -184,15 +192,19 @@ def _mark_open(*, session: Key, holder: str) -> int: ...
 def _release(*, session: Key, index: Key, holder: str, why: str) -> None: ...
 
 
+# After an outage of Redis, a claim may have removed sessions that are still there: they are added again.
 @script(
     NOW,
     constants(kept_s=_KEPT_S),
-    """
-    for _, member in ipairs(members) do redis.call('ZADD', index, 'XX', now, member) end
+    r"""
+    for _, member in ipairs(members) do
+        local session = string.match(member, '^[^\n]*')
+        if redis.call('HGET', session, 'holder') == holder then redis.call('ZADD', index, now, member) end
+    end
     redis.call('EXPIRE', index, kept_s)
     """,
 )
-def _confirm(*, index: Key, members: Table) -> None: ...
+def _confirm(*, index: Key, members: Table, holder: str) -> None: ...
 
 
 # Returns 0, and does nothing, if the session is no longer there.
@@ -326,6 +338,7 @@ class SessionDirectory:
         bounds: Bounds = _UNBOUND,
         idle_s: float = 0,
         is_held: bool = False,
+        had_state: bool = False,
         is_full: bool = False,
         opens: bool = True,
         restarts: bool = False,
@@ -340,6 +353,8 @@ class SessionDirectory:
             bounds: How many there may be.
             idle_s: The idle limit of the session.
             is_held: This worker has it.
+            had_state: This worker has it, or has just lost it, and has marked it as open: if Redis knows nothing of it,
+                the call is told that it is lost.
             is_full: This worker opens no more sessions.
             opens: If there is none, this worker opens it.
             restarts: If it was lost, it is replaced without notice.
@@ -355,6 +370,7 @@ class SessionDirectory:
             tag=tag,
             opens=opens,
             is_held=is_held,
+            had_state=had_state,
             is_full=is_full,
             restarts=restarts,
             idle_s=int(idle_s),
@@ -373,7 +389,8 @@ class SessionDirectory:
         for server, session, principal in sessions:
             by_server[server].append(f"{session}\n{principal}")
         for server, members in by_server.items():
-            await _confirm.run_async(self._exchange, index=keys.sessions_key(server), members=members)
+            index = keys.sessions_key(server)
+            await _confirm.run_async(self._exchange, index=index, members=members, holder=self._instance)
 
     async def release(self, server: str, session: str, why: str = "") -> None:
         """Give up the claim.

@@ -104,15 +104,20 @@ class ConfigurationRecord:
             ConfigError: It cannot be, and there is no copy yet.
         """
         copy = self._read_copy()
-        digest: bytes | None = None
         try:
             with self._connect() as client:
-                digest = client.hget(CONFIGURATION_KEY, "digest")
-                if copy is not None and digest is not None and digest in (digest_text(copy).encode(), self._refused):
-                    if digest != self._refused:
-                        self.problem = ""
-                    return
-                version = self._parse(client.hget(CONFIGURATION_KEY, "version"))
+                digest: bytes | None = client.hget(CONFIGURATION_KEY, "digest")
+                if copy is not None and digest is not None:
+                    if digest == digest_text(copy).encode():
+                        self._refused, self.problem = None, ""
+                        return
+                    if digest == self._refused:
+                        return
+                try:
+                    version = self._parse(client.hget(CONFIGURATION_KEY, "version"))
+                except ConfigError:
+                    self._refused = digest
+                    raise
             if version is not None and version.text.encode() != copy:
                 self._write_copy(version.text.encode())
         except (BrokerUnavailable, ConfigError) as error:
@@ -121,8 +126,6 @@ class ConfigurationRecord:
             self._complain(f"{error} The copy in {self.path} stays in use.")
             if isinstance(error, BrokerUnavailable):
                 self._next_look = time.monotonic() + _AWAY_S
-            else:
-                self._refused = digest
             return
         self._refused = None
         if version is not None:
@@ -218,14 +221,20 @@ class ConfigurationRecord:
             pipeline.lpush(HISTORY_KEY, encoded)
             pipeline.ltrim(HISTORY_KEY, 0, _KEPT_VERSIONS - 1)
             try:
-                pipeline.execute()
+                try:
+                    pipeline.execute()
+                except WatchError as error:
+                    # redis-py raises it, too, if the connection was lost, when Redis may have written it already.
+                    if encoded.encode() not in client.lrange(HISTORY_KEY, 0, _KEPT_VERSIONS - 1):
+                        current = self._parse(client.hget(CONFIGURATION_KEY, "version"))
+                        if current == before:
+                            raise RedisConnectionError(str(error)) from None
+                        raise _changed_meanwhile(current) from None
             except (RedisConnectionError, RedisTimeoutError) as error:
                 raise BrokerUnavailable(
                     f"Redis was lost while the configuration was written ({error}); `tarsy-tasks servers history` says "
                     "whether it was."
                 ) from error
-            except WatchError:
-                raise _changed_meanwhile(self._parse(client.hget(CONFIGURATION_KEY, "version"))) from None
         with suppress(ConfigError):  # the next look brings the copy up to date, or says why it cannot
             self._write_copy(text)
         return version
@@ -284,6 +293,7 @@ class ConfigurationRecord:
             self._check(written)
             written.replace(self.path)
         except ConfigError as error:
+            self._refused = digest_text(text).encode()
             raise ConfigError(str(error).replace(str(written), "the configuration in Redis") + ".") from None
         except OSError as error:
             raise ConfigError(

@@ -220,6 +220,16 @@ def test_a_policy_is_taken_with_the_configuration(deployment: Deployment) -> Non
         assert call(tools, "desk.echo", text="here").outcome is Outcome.OK
 
 
+def test_a_policy_is_taken_for_isolated_sessions_too(deployment: Deployment) -> None:
+    with ToolExecutor(session="run", timeout_s=20) as tools:
+        assert call(tools, "desk.echo", text="here").outcome is Outcome.OK
+        deployment.serve(DESK, policy={"servers": {"desk": {"deny": ["echo"]}}})
+        assert call(tools, "desk.echo", text="here").error_code is ErrorCode.NOT_PERMITTED
+        deployment.serve(DESK, policy={"limits": [{"tools": ["desk.wait"], "calls_per_day": 1}]})
+        found = [call(tools, "desk.wait", seconds=0) for _ in range(2)]
+        assert [each.error_code for each in found] == [None, ErrorCode.RATE_LIMITED]
+
+
 def test_no_call_is_lost_while_servers_come_and_go(deployment: Deployment, tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "busy")
     busy = {**DESK, "busy": witness(ledger)}

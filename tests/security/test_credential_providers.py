@@ -9,6 +9,7 @@ import pytest
 
 from tarsy_tasks import ErrorCode, Outcome, ToolExecutor
 from tarsy_tasks.broker.acl import AgentUser
+from tarsy_tasks.interceptors import ANONYMOUS
 from tests.cli.commands import run_command
 from tests.plants import find_leaks, know
 from tests.processes import Worker, wait_until
@@ -63,7 +64,7 @@ def vault(tmp_path_factory: pytest.TempPathFactory) -> Path:
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: house-vault\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text(ENTRY_POINT)
-    (folder / "vault.json").write_text(json.dumps(TOKENS))
+    (folder / "vault.json").write_text(json.dumps({**TOKENS, ANONYMOUS: TOKENS["sre"]}))
     return folder
 
 
@@ -104,6 +105,19 @@ def test_each_agent_has_what_the_provider_says(
     wait_until(lambda: agents["sre"].execute("web.whoami") and server.opened["sre"] > opened, "it is used")
     assert server.crossed == []
     assert not find_leaks(worker.log)
+
+
+def test_isolated_sessions_are_for_agents_with_a_credential(worker: Worker, valkey: Valkey) -> None:
+    assert worker
+    for agent, why in (("agent", "is not verified"), ("nobody", "the agent `nobody` needs TOKEN")):
+        with (
+            agents_apps(valkey, [agent]) as apps,
+            ToolExecutor(["web"], session="run", timeout_s=60, app=apps[agent]) as tools,
+        ):
+            result = tools.execute("web.whoami")
+            assert (result.outcome, result.error_code) == (Outcome.REJECTED, ErrorCode.NO_CREDENTIAL)
+            assert why in result.content
+            assert "vault" not in result.content
 
 
 def test_a_missing_provider_stops_worker_and_doctor(valkey: Valkey, worker: Worker, tmp_path: Path) -> None:

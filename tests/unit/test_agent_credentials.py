@@ -198,6 +198,27 @@ async def test_nobody_gets_a_connection_without_a_credential() -> None:
     assert not pool.made
 
 
+async def test_a_connection_reads_only_for_who_is_verified() -> None:
+    pool = Pool(source := Source())
+    source.tokens = {"sre": "a", ANONYMOUS: "a"}
+    with pytest.raises(CallError, match="is not verified") as caught:
+        pool.reader(ANONYMOUS)
+    assert caught.value.code is ErrorCode.NO_CREDENTIAL
+    assert await pool.reader("sre")() == {"TOKEN": "a"}
+    assert source.reads == {"sre": 1}
+
+
+async def test_what_a_connection_cannot_read_only_the_log_tells(caplog: pytest.LogCaptureFixture) -> None:
+    pool = Pool(source := Source())
+    source.tokens = {"sre": ""}
+    with pytest.raises(NoCredentialError, match=r"^the agent `dev` needs TOKEN$"):
+        await pool.reader("dev")()
+    with pytest.raises(ConfigError, match=r"^the credential of the agent `sre` \(TOKEN\) cannot be used"):
+        await pool.reader("sre")()
+    assert "dev has none" in caplog.text
+    assert "it is empty" in caplog.text
+
+
 async def test_a_place_is_taken_from_who_is_idle_for_longest() -> None:
     pool = Pool(source := Source(), wait_s=0.05, max_sessions=2)
     source.tokens = dict.fromkeys(("sre", "dev", "ops"), "a")

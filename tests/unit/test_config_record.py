@@ -2,21 +2,25 @@
 
 import json
 import re
+import resource
 import socket
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from tarsy_tasks import ConfigError
 from tarsy_tasks.config import find_config_path, load_config
 from tarsy_tasks.config.following import FollowedConfig
-from tarsy_tasks.config.record import CONFIGURATION_KEY, EMPTY, HISTORY_KEY, ConfigurationRecord
+from tarsy_tasks.config.record import CONFIGURATION_KEY, EMPTY, HISTORY_KEY, ConfigurationRecord, ConfigurationVersion
 from tarsy_tasks.errors import BrokerUnavailable
 from tarsy_tasks.operators import Operator
 from tests.processes import free_port
+from tests.redis_proxy import HangUp, RedisProxy, through
 from tests.redis_users import as_user
 
 pytestmark = [pytest.mark.keeps_keys, pytest.mark.usefixtures("client")]
@@ -110,6 +114,78 @@ def test_a_change_between_reading_and_writing_is_refused(redis_url: str, run_dir
     Operator(who="ben").disable_server("desk")
     with pytest.raises(ConfigError, match=r"version 3 now, by ben \(changed desk\), so nothing was written"):
         record.write(before, b'{"mcpServers": {}}', who="ann", change="removed desk")
+
+
+class LosingProxy(RedisProxy):
+    """Hangs up when Redis has written a version, before it says so."""
+
+    is_away = False
+    """Nobody gets through any more."""
+    was_lost = False
+    after: Callable[[], object] = staticmethod(lambda: None)
+    """Called between the two."""
+
+    def request(self, data: bytes, client: socket.socket, upstream: socket.socket) -> bytes:
+        if self.was_lost and self.is_away:
+            raise HangUp
+        return super().request(data, client, upstream)
+
+    def answer(self, data: bytes) -> bytes:
+        if not self.was_lost and b"*3\r\n" in data:  # what EXEC returns
+            self.was_lost = True
+            self.after()
+            raise HangUp
+        return data
+
+
+@pytest.fixture
+def losing(redis_url: str) -> Iterator[LosingProxy]:
+    with LosingProxy(urlsplit(redis_url).port or 0).running() as proxy:
+        yield proxy
+
+
+def write_through(proxy: RedisProxy, redis_url: str, directory: Path) -> ConfigurationVersion:
+    record = ConfigurationRecord(through(proxy, as_user(redis_url, "operator")), directory, load_config)
+    return record.write(record.read(), b'{"mcpServers": {"a": {"command": "a"}}}', who="ann", change="added a")
+
+
+def test_what_was_written_is_known_though_the_reply_was_lost(
+    redis_url: str, run_dir: Path, operator: Operator, losing: LosingProxy
+) -> None:
+    version = write_through(losing, redis_url, run_dir)
+    assert losing.was_lost
+    assert version == operator.history()[0]
+    assert version.number == 2
+
+
+def test_a_lost_reply_is_no_refusal_when_others_go_on(
+    redis_url: str, run_dir: Path, operator: Operator, losing: LosingProxy
+) -> None:
+    losing.after = lambda: Operator(who="ben").add_server("b", DESK)
+    write_through(losing, redis_url, run_dir)
+    assert [each.who for each in operator.history()] == ["ben", "ann", "ann"]
+    assert servers_of(operator.history()[0]) == ["a", "b"]
+
+
+def test_a_redis_lost_for_good_leaves_it_open(
+    redis_url: str, run_dir: Path, operator: Operator, losing: LosingProxy
+) -> None:
+    losing.is_away = True
+    with pytest.raises(BrokerUnavailable, match=r"Redis was lost while .* `tarsy-tasks servers history` says"):
+        write_through(losing, redis_url, run_dir)
+    assert len(operator.history()) == 2
+
+
+def test_a_redis_lost_before_it_wrote_is_no_conflict(
+    redis_url: str, run_dir: Path, operator: Operator, losing: LosingProxy
+) -> None:
+    def hang_up() -> None:
+        raise HangUp
+
+    losing.step_in(b"EXEC", hang_up)
+    with pytest.raises(BrokerUnavailable, match=r"Redis was lost while .* `tarsy-tasks servers history` says"):
+        write_through(losing, redis_url, run_dir)
+    assert len(operator.history()) == 1
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
@@ -247,6 +323,40 @@ def test_a_process_that_starts_keeps_the_last_valid_one(
     assert "stays in use" in caplog.text
     operator.publish(find_config_path())
     assert len([*run_dir.iterdir()]) == 1
+
+
+def test_what_a_full_disk_refused_is_taken_when_there_is_room(
+    redis_url: str, run_dir: Path, operator: Operator, tmp_path: Path
+) -> None:
+    operator.add_server("desk", DESK)
+    record = ConfigurationRecord(redis_url, tmp_path, load_config)
+    record.refresh()
+    operator.add_server("other", DESK)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (18, hard))
+    try:
+        record.refresh()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "the copy of the configuration cannot be written: File too large" in record.problem
+    assert [*load_config(record.path).servers] == ["desk"]
+    record.refresh()
+    assert [*load_config(record.path).servers] == ["desk", "other"]
+    assert not record.problem
+
+
+def test_a_problem_ends_when_the_copy_is_up_to_date(redis_url: str, operator: Operator, tmp_path: Path) -> None:
+    def refuse(path: Path) -> None:
+        raise ConfigError(f"{path}: this program is too old for it")
+
+    ours, newer = (ConfigurationRecord(redis_url, tmp_path, check) for check in (refuse, load_config))
+    newer.refresh()
+    operator.add_server("desk", DESK)
+    ours.refresh()
+    assert "too old" in ours.problem
+    newer.refresh()
+    ours.refresh()
+    assert not ours.problem
 
 
 def test_a_redis_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch, run_dir: Path) -> None:

@@ -52,32 +52,35 @@ class CallRunner:
     """Starts calls.
 
     Args:
-        interceptors: What every call passes.
+        interceptors: What calls pass.
+        isolated: What the calls of isolated sessions pass instead.
         operations: What calls can ask for.
         answering: What answers to the questions of servers pass instead.
-        isolated: What the calls of isolated sessions pass instead.
     """
 
     def __init__(
         self,
         context: WorkerContext,
         interceptors: Interceptors,
+        isolated: Interceptors,
         operations: Iterable[Operation],
         answering: Interceptors,
-        isolated: Interceptors | None = None,
     ) -> None:
         self.context = context
-        self.interceptors = interceptors
         self._answering = answering
-        self._isolated = isolated
         self._operations = {each.name: each for each in operations}
+        self.replace_interceptors(interceptors, isolated)
+
+    def replace_interceptors(self, interceptors: Interceptors, isolated: Interceptors) -> None:
+        """Have all calls that come from now on pass these. Both hold the policy, so neither is replaced alone."""
+        self._interceptors, self._isolated = interceptors, isolated
 
     def build(self, call: RunningCall, report_ending: ReportEnding) -> "CallExecution":
         """One call, not started yet."""
-        operation, interceptors = self._operations[call.operation], self.interceptors
+        operation, interceptors = self._operations[call.operation], self._interceptors
         if call.operation == ANSWER_INPUT:
             interceptors = self._answering
-        elif call.info.session is not None and self._isolated is not None:
+        elif call.info.session is not None:
             interceptors = self._isolated
         return CallExecution(self.context, interceptors, operation, call, report_ending)
 

@@ -170,6 +170,8 @@ class IsolatedSessions:
         held, shared = self._held.get(key), self._context.connections.get(call.server) or call.connection
         delivery = _delivery_of(call)
         limits = shared.server.isolated
+        if shared.agents is not None:
+            shared.agents.refuse_unknown(call.principal)  # before it takes the place of others
         is_held = held is not None and not held.connection.is_lost
         is_full = held is None and self._is_full(call.server, limits.max_per_worker)
         # Before others can send anything there.
@@ -183,6 +185,7 @@ class IsolatedSessions:
             bounds=Bounds(limits.max_sessions, limits.max_per_agent),
             idle_s=limits.idle_s,
             is_held=is_held,
+            had_state=held is not None and held.is_marked,
             is_full=is_full,
             restarts=limits.restart or (held is not None and held.is_told),
         )
@@ -197,8 +200,8 @@ class IsolatedSessions:
             case ClaimState.FULL:
                 return _wait(call, claim.reason)
             case ClaimState.LOST:
-                why = held.connection.describe_loss() if held is not None else claim.reason or _WORKER_LOST
-                raise lost_session_error(call.server, why)
+                ended = held.connection.describe_loss() if held is not None else _WORKER_LOST
+                raise lost_session_error(call.server, claim.reason or ended)
             case _:
                 return self._pass_on(call, key, claim)
 

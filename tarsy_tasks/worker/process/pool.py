@@ -134,11 +134,11 @@ class TaskPool(ThreadsTaskPool):
         )
         self.isolated = IsolatedSessions(context, self._connect_run, self._consume_own)
         context.consume_own = self.isolated.consume_own
-        isolated = build(isolation=self.isolated)
         changes = ResourceChanges(context.connections, context.in_flight.exchange)
         self._watches = ResourceWatches(context, changes.dropped)
         asked_for = build_operations(context, self._watches)
-        self.runner = CallRunner(context, build(), asked_for, build_answering(context), isolated)
+        isolated = build(isolation=self.isolated)
+        self.runner = CallRunner(context, build(), isolated, asked_for, build_answering(context))
         weights, limiting = weights_of(context.policy), self.build_fetch_limits()
         self.fetcher = QueueFetcher(partial(broker_pool, self.app), self._bulkhead, self._loop, weights, limiting)
         suspended = SuspendedQueues(context.connections, self._bulkhead, context.instance)

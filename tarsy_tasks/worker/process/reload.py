@@ -8,6 +8,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from celery import bootsteps
@@ -185,9 +186,8 @@ class ConfigurationReload:
         )
         if has_new_rules or (has_cache(before.config), has_approvals(before.config)) != (is_cached, asks):
             context.policy = now.policy
-            self._pool.runner.interceptors = build_interceptors(
-                context, now.interceptors, is_cached=is_cached, has_approvals=asks
-            )
+            build = partial(build_interceptors, context, now.interceptors, is_cached=is_cached, has_approvals=asks)
+            self._pool.runner.replace_interceptors(build(), build(isolation=self._pool.isolated))
         self._pool.limit_reporter.replace(build_limit_report(now.policy, config.enabled_servers))
         await self._pool.fetcher.replace_terms(weights_of(now.policy), self._pool.build_fetch_limits())
         policy = f"policy {_version_of(now)}" if _version_of(before) != _version_of(now) else ""

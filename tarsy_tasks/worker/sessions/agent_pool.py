@@ -11,10 +11,9 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Generic, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
@@ -109,8 +108,7 @@ class AgentPool(Generic[C]):
                 no calls now.
         """
         self._admit()
-        if agent == ANONYMOUS:
-            raise self._not_known()
+        self.refuse_unknown(agent)
         lent = self._lent.get(agent)
         if lent is not None and self._is_fresh(lent):
             lent.users += 1
@@ -128,9 +126,34 @@ class AgentPool(Generic[C]):
             if not lent.is_current:
                 self._close_if_unused(lent)
 
+    def refuse_unknown(self, agent: str) -> None:
+        """Raises a `CallError` for calls whose sender is not verified: no source is asked for a credential of these."""
+        if agent == ANONYMOUS:
+            raise self._not_known()
+
     def reader(self, agent: str) -> ReadCredentials:
-        """Reads the credentials of an agent, for a connection that is not of the pool."""
-        return partial(self._source.read, agent, self._names)
+        """Reads the credentials of an agent, for a connection of the pool or an isolated one. Its errors are shown to
+        the agent, so only the log says where credentials are kept.
+
+        Raises:
+            CallError: The agent is not known.
+        """
+        self.refuse_unknown(agent)
+
+        async def read() -> Mapping[str, str]:
+            try:
+                return await self._source.read(agent, self._names)
+            except NoCredentialError as error:
+                self._log(agent, error)
+                raise NoCredentialError(f"the agent `{agent}` needs {self._needed}") from None
+            except ConfigError as error:
+                self._log(agent, error)
+                text = (
+                    f"the credential of the agent `{agent}` ({self._needed}) cannot be used; the worker's log says why"
+                )
+                raise ConfigError(text) from None
+
+        return read
 
     def drop_all(self) -> None:
         """Have every agent's next call open a new session; the calls that run are not interrupted."""
@@ -157,9 +180,8 @@ class AgentPool(Generic[C]):
         lent = self._lent.get(agent)
         if lent is not None and self._is_fresh(lent):
             return lent  # another call has looked meanwhile
-        read = self.reader(agent)
         try:
-            credentials = await read()
+            credentials = await self._source.read(agent, self._names)
         except NoCredentialError as error:
             self._drop(agent)
             self._log(agent, error)
@@ -174,7 +196,7 @@ class AgentPool(Generic[C]):
             self._drop(agent)
             await self._wait_for_place()
             self._admit()
-            lent = self._lent[agent] = _Lent(self._connect(read), digest, time.monotonic())
+            lent = self._lent[agent] = _Lent(self._connect(self.reader(agent)), digest, time.monotonic())
             if self._timer is None:
                 self._watch_idle(self._limits.idle_s)
         lent.read_at = time.monotonic()

@@ -98,6 +98,28 @@ def test_sessions_are_bounded_per_server_and_agent(table: Deliveries, client: re
     assert [open_run("6", "dev").reason, open_run("6", "ops").state] == ["agent", "claimed"]
 
 
+def test_what_an_outage_removed_counts_when_confirmed(table: Deliveries, client: redis.Redis) -> None:
+    announce(table, "a", "b")
+
+    def open_run(instance: str, run: str) -> Claim:
+        key = session_key_of("desk", "sre", run)
+        return ask(client, instance, lambda directory: directory.claim("desk", key, "sre", run, bounds=Bounds(2, 2)))
+
+    ours = ("desk", session_key_of("desk", "sre", "1"), "sre")
+    open_run("a", "1")
+    # Nobody could confirm it for longer than a lease; then the next claim was sooner than its worker.
+    client.zadd(keys.sessions_key("desk"), {f"{ours[1]}\nsre": 1}, xx=True)
+    open_run("b", "2")
+    assert client.zcard(keys.sessions_key("desk")) == 1
+    ask(client, "b", lambda directory: directory.confirm([ours]))
+    assert client.zcard(keys.sessions_key("desk")) == 1, "that worker does not hold it"
+    ask(client, "a", lambda directory: directory.confirm([ours]))
+    assert open_run("b", "3").reason == "server"
+    ask(client, "a", lambda directory: directory.release(*ours[:2]))
+    ask(client, "a", lambda directory: directory.confirm([ours]))
+    assert open_run("b", "3").state is ClaimState.CLAIMED, "it was released"
+
+
 def test_that_it_was_lost_is_told_to_one_call(table: Deliveries, client: redis.Redis) -> None:
     announce(table, "a", "b")
     claim(client, "a", "t1")
@@ -109,6 +131,20 @@ def test_that_it_was_lost_is_told_to_one_call(table: Deliveries, client: redis.R
     ask(client, "b", lambda directory: directory.release("desk", KEY, "it was idle."))
     assert claim(client, "a", "t4") == Claim(ClaimState.LOST, "", "it was idle.")
     assert claim(client, "a", "t5", restarts=True).state is ClaimState.CLAIMED
+
+
+def test_what_redis_has_forgotten_is_told_to_one_call(table: Deliveries, client: redis.Redis) -> None:
+    announce(table, "a", "b")
+    claim(client, "a", "t1")
+    ask(client, "a", lambda directory: directory.mark_open(KEY))
+    client.delete(KEY, keys.sessions_key("desk"))
+    known = {"is_held": True, "had_state": True}
+    assert claim(client, "a", "t2", opens=False, **known).state is ClaimState.NONE
+    told = Claim(ClaimState.LOST, "", "Redis has lost who holds it.")
+    assert [claim(client, "a", "t2", **known), claim(client, "b", "t2")] == [told, told]
+    assert claim(client, "b", "t3").state is ClaimState.CLAIMED
+    client.delete(KEY)
+    assert claim(client, "a", "t4", restarts=True, **known).state is ClaimState.CLAIMED
 
 
 def test_a_call_goes_to_its_worker_and_back_if_that_is_lost(table: Deliveries, client: redis.Redis) -> None:

@@ -1,0 +1,42 @@
+"""Redis can lose its keys while workers live: no run goes on without the state of its session, and unaware of that."""
+
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from tarsy_tasks import ErrorCode, Outcome, ToolExecutor, ToolResult
+from tests.conftest import StartWorker
+from tests.faults.ledger import Ledger, witness
+from tests.processes import wait_until
+
+SHORT_LEASE = 'broker_transport_options = {"visibility_timeout": 2}\n'
+
+
+def test_a_run_is_told_that_redis_has_lost_its_session(
+    start_worker: StartWorker, directory: Path, redis_url: str
+) -> None:
+    servers: dict[str, Any] = {
+        "desk": witness(Ledger(directory / "desk")),
+        "again": witness(Ledger(directory / "again"), isolated={"restart": True}),
+    }
+    start_worker(servers, settings=SHORT_LEASE)
+    with redis.Redis.from_url(redis_url) as store, ToolExecutor(session="run") as tools:
+        for server in servers:
+            assert [tools.execute(f"{server}.count").content for _ in range(2)] == ["1", "2"]
+        assert store.delete(*store.keys("tarsy:session:*"), *store.keys("tarsy:sessions:*"))
+        found: list[ToolResult] = []
+
+        def is_asked_again(server: str) -> bool:
+            """Whether the worker has asked Redis: it believes for a moment what that said before."""
+            found.append(tools.execute(f"{server}.count"))
+            return found[-1].outcome is not Outcome.OK or found[-1].content == "1"
+
+        wait_until(lambda: is_asked_again("desk"), "the run learns of it")
+        assert found[-1].error_code is ErrorCode.SESSION_LOST, found[-1].content
+        assert "Redis has lost who holds it. This call was not sent" in found[-1].content
+        assert [tools.execute("desk.count").content for _ in range(2)] == ["1", "2"]
+        wait_until(lambda: is_asked_again("again"), "it is replaced")
+        assert found[-1].outcome is Outcome.OK
+        tools.close()
+        wait_until(lambda: not store.keys("tarsy:session:*"), "all sessions are closed")
