@@ -47,8 +47,8 @@ def test_an_approval_is_for_the_arguments_that_were_seen(reason: str) -> None:
 
 
 def test_an_approved_call_is_sent_once_and_as_approved() -> None:
-    async def proceed() -> None:
-        pass
+    async def proceed() -> Any:
+        return None
 
     call = woken("approved", by="ann")
     asyncio.run(apply_decision(call))
