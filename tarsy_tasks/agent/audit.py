@@ -23,7 +23,7 @@ from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.telemetry.audit import AuditEntry, StepName, build_canonical, build_digest
 from tarsy_tasks.telemetry.outage_log import OutageLog
-from tarsy_tasks.telemetry.shown_arguments import build_shown, shorten
+from tarsy_tasks.telemetry.shown_arguments import build_shown, select_audited, shorten
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -74,7 +74,7 @@ class AgentAudit:
     def _put(self, call: SubmittedCall, agent_id: str | None, run_id: str | None, **facts: Any) -> None:
         if not self._limit:
             return
-        canonical = build_canonical(call.call.arguments)
+        canonical = build_canonical(select_audited(call.operation, call.call.arguments))
         fields: dict[str, Any] = {
             "call_id": call.call.id,
             "task_id": call.id,

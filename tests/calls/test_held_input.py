@@ -27,6 +27,7 @@ def worker(start_worker: StartWorker, ledger: Ledger) -> Worker:
     servers = {
         "old": curious_server(ledger, "--handshake"),
         "brief": curious_server(ledger, "--handshake", elicitation={"wait_s": 1}),
+        "quick": curious_server(ledger, "--handshake", timeouts={"call_s": 4}),
         "silent": curious_server(ledger, "--handshake", elicitation={"wait_s": 0}),
         "alone": curious_server(ledger, "--handshake", session="per_call"),
     }
@@ -96,6 +97,14 @@ def test_what_nobody_answers_in_time_is_cancelled(tools: ToolExecutor, table: An
     with pytest.raises(OutcomeError) as refused:
         tools.resume(pending, {question.name: {"size": 1}})
     assert refused.value.result.error_code is ErrorCode.ANSWER_REFUSED
+
+
+def test_a_question_ends_before_the_time_of_its_call(tools: ToolExecutor, table: Any) -> None:
+    """Its server allows a call less time than the agent does, and has to hear that nobody has answered."""
+    pending = tools.submit("quick.order", {"key": "short"})
+    assert pending.questions()
+    assert pending.result().content == "short: cancel"
+    assert only_entry(table, pending.id).input == "1 round, expired"
 
 
 def test_answers_that_do_not_fit_are_refused(tools: ToolExecutor) -> None:

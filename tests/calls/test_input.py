@@ -234,16 +234,24 @@ def test_another_executor_answers(tools: ToolExecutor) -> None:
         assert attached.result().content == pending.result().content == "elsewhere: 2 red"
 
 
-def test_only_its_agent_answers_a_call(tools: ToolExecutor) -> None:
+@pytest.mark.parametrize("thief", ["thief", "sre-2"])
+def test_only_its_agent_answers_a_call(tools: ToolExecutor, thief: str) -> None:
     pending = tools.submit("shop.order", {"key": "stolen"})
     assert pending.questions()
-    with ToolExecutor(timeout_s=TIMEOUT_S, park=True, agent_id="thief") as other:
+    with ToolExecutor(timeout_s=TIMEOUT_S, park=True, agent_id=thief) as other:
         attached = other.attach(pending.id, "shop.order")
         assert attached.questions()
         with pytest.raises(OutcomeError, match="belongs to another agent") as refused:
             other.resume(attached, "decline")
     assert refused.value.result.error_code is ErrorCode.ANSWER_REFUSED
     pending.cancel()
+
+
+def test_an_agent_with_a_long_name_answers_its_call(worker: Worker) -> None:
+    with ToolExecutor(timeout_s=TIMEOUT_S, park=True, agent_id="sre" * 60) as tools:
+        pending = tools.submit("shop.order", {"key": "long"})
+        assert pending.questions()
+        assert tools.resume(pending, "decline").result().content == "long: decline"
 
 
 def test_of_two_that_answer_at_once_one_counts(tools: ToolExecutor, ledger: Ledger) -> None:

@@ -12,7 +12,8 @@ import pytest
 import redis
 
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult
-from tarsy_tasks.broker import keys
+from tarsy_tasks.broker import keys, parked_calls, parked_views
+from tests.calls.audit_entries import only_entry
 from tests.calls.deployment import DESK, TAKEN_S, Deployment
 from tests.cli.commands import run_command
 from tests.conftest import StartWorker
@@ -72,6 +73,35 @@ def test_a_cache_of_answers_is_used_once_it_is_configured(deployment: Deployment
     deployment.serve({**DESK, "kept": {**server, "cache": {"tools": {"look": 60}}}})
     with ToolExecutor(timeout_s=20) as tools:
         wait_until(lambda: call(tools, "kept.look", key="a").cached, "answers are kept")
+
+
+def test_what_was_decided_counts_once_nothing_asks(deployment: Deployment, tmp_path: Path) -> None:
+    ledger, client = Ledger(tmp_path / "guarded"), deployment.client
+    asks = {"guarded": witness(ledger, approval="always")}
+    other = {"other": witness(Ledger(tmp_path / "other"), approval="always")}
+    deployment.serve({**DESK, **asks, **other})
+    deployment.wait_for(lambda record: record.healthy, "guarded")
+    with ToolExecutor(timeout_s=30, park=True) as tools:
+        names = ("no, one asks", "no, none asks", "yes")
+        calls = {name: tools.submit(ToolCall(name="guarded.add", arguments={"key": name})) for name in names}
+        for each in calls.values():
+            wait_until(lambda each=each: each.parked, "it is parked")
+
+        def decide(name: str, *, is_approved: bool) -> ToolResult:
+            view = parked_views.load(client, calls[name].id)
+            assert view is not None
+            parked_calls.decide(client, view, is_approved=is_approved, by="ann")
+            return calls[name].result()
+
+        free = {"guarded": witness(ledger)}
+        deployment.serve({**DESK, **free, **other})
+        assert decide("no, one asks", is_approved=False).error_code is ErrorCode.APPROVAL_DENIED
+        deployment.serve({**DESK, **free})
+        assert decide("no, none asks", is_approved=False).error_code is ErrorCode.APPROVAL_DENIED
+        assert decide("yes", is_approved=True).outcome is Outcome.OK
+    assert len(ledger.lines("run")) == 1
+    found = [only_entry(client, each.id).approval for each in calls.values()]
+    assert found == ["denied by ann", "denied by ann", "approved by ann"]
 
 
 def test_an_unchanged_server_is_not_touched(deployment: Deployment, tmp_path: Path) -> None:

@@ -13,8 +13,10 @@ from tarsy_tasks import ErrorCode, Outcome, ToolResult
 from tarsy_tasks.broker.clock import RedisClock
 from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.broker.messages import CallMessage
+from tarsy_tasks.broker.task_names import REQUEST
+from tarsy_tasks.methods import ANSWER_INPUT
 from tarsy_tasks.settings import Settings
-from tarsy_tasks.telemetry.audit import AuditEntry, build_canonical
+from tarsy_tasks.telemetry.audit import AuditEntry, build_canonical, build_digest
 from tarsy_tasks.telemetry.shown_arguments import build_shown
 from tarsy_tasks.worker.maskers import build_masker
 from tarsy_tasks.worker.reporting.audit_writer import Audit
@@ -123,6 +125,17 @@ def test_an_audit_that_is_off_writes_nothing(tmp_path: Path) -> None:
     write.ended("")
     assert json.loads((tmp_path / "audit").read_text())["task_id"] == "t"
     only_file.close()
+
+
+@pytest.mark.parametrize("is_text", [False, True])
+def test_no_entry_has_the_values_of_an_answer(is_text: bool) -> None:
+    """However the message ends: here it is withdrawn, and nobody has checked it."""
+    given = {"call": "asking", "digest": "d", "answers": {"order": {"street": "Elm Road 5"}}}
+    message = CallMessage(["desk", ANSWER_INPUT, json.dumps(given) if is_text else given, {}], {}, REQUEST)
+    entry = entry_of(opened().open_record("t", message, Delivery("t", "mcp.desk")))
+    assert (entry.operation, entry.error_code) == (ANSWER_INPUT, ErrorCode.CANCELLED)
+    assert entry.arguments == ("{}" if is_text else '{"call":"asking"}')
+    assert entry.arguments_digest == build_digest(entry.arguments), "values could be guessed from another one"
 
 
 @given(ANYTHING)

@@ -3,7 +3,8 @@
 Owns which calls need it (`approval` of their server), the question that people see, and what each decision means. What
 was approved is what is sent: a decision is about the digest of server, tool and arguments, as the MCP server gets them,
 and of the principal; and it counts for one call. The call waits parked (`parking`); people decide with
-`tarsy-tasks inbox`. None of this is part of a call where no server has `approval`.
+`tarsy-tasks inbox`. A decision counts even if its server asks for no approval any more. For all other calls, none of
+this is part of a call where no server has `approval`.
 """
 
 from tarsy_tasks.broker.parked_calls import ParkedRecord
@@ -19,15 +20,37 @@ from tarsy_tasks.worker.calls.parking import approval_of, describe_call
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.reporting.approval_requests import APPROVAL
 
-__all__ = ["ApprovedArguments", "CallApproval"]
+__all__ = ["ApprovedArguments", "CallApproval", "apply_decision"]
 
 _APPROVED = "approval"
 """Where the digest of an approved call is, in `Call.state`."""
 _NOT_RUN = "The tool did not run."
 
 
+async def apply_decision(call: RunningCall) -> None:
+    """Have the decision about a call count that was parked for an approval; for all others, do nothing. It counts also
+    if the call would need no approval now: the configuration may have changed since, or the tool was approved.
+
+    Raises:
+        CallError: It was denied, nobody decided in time, or something else was approved than would be sent.
+    """
+    record = approval_of(call.parked)
+    if call.task or record is None or not record.decision:
+        return
+    # It was approved once: what may have run is not sent again, even if the tool is harmless to repeat.
+    call.may_replay = False
+    call.record.approval = f"{record.decision} by {record.by}" if record.by else record.decision
+    if call.may_have_run:
+        return  # its begin marker ends it
+    if record.decision != "approved":
+        raise _refusal(call, record)
+    if record.digest != await digest_of(call):
+        raise _changed(call)
+    call.state[_APPROVED] = record.digest
+
+
 class CallApproval:
-    """Parks a call that a person has to approve, and lets it go on once they have."""
+    """Parks a call that a person has to approve, unless they have decided (`apply_decision`)."""
 
     name = "approval"
     stage: Stage = "call"
@@ -38,27 +61,18 @@ class CallApproval:
 
     async def __call__(self, call: RunningCall, proceed: Proceed) -> Ending:
         definition, server = call.definition, call.connection.server
-        if call.task or definition is None or not await self._needs_approval(server, definition):
-            return await proceed()
-        # It was approved once: what may have run is not sent again, even if the tool is harmless to repeat.
-        call.may_replay = False
         record = approval_of(call.parked)
-        if record is not None and record.decision:
-            call.record.approval = f"{record.decision} by {record.by}" if record.by else record.decision
+        if call.task or definition is None or (record is not None and record.decision):
+            return await proceed()
+        if not await self._needs_approval(server, definition):
+            return await proceed()
+        call.may_replay = False
         if call.may_have_run:
             return await proceed()  # where its begin marker ends it
-        digest = await digest_of(call)
-        if record is None or not record.decision:
-            if not call.info.park or call.delivery is None:
-                raise _rejected(call, ErrorCode.APPROVAL_REQUIRED, "has to be approved by a person", _UNPARKED)
-            approval = server.approval
-            return Parked(APPROVAL, approval.expires_s, digest, approval.approvers, await describe_call(call))
-        if record.decision != "approved":
-            raise _refusal(call, record)
-        if record.digest != digest:
-            raise _changed(call)
-        call.state[_APPROVED] = digest
-        return await proceed()
+        if not call.info.park or call.delivery is None:
+            raise _rejected(call, ErrorCode.APPROVAL_REQUIRED, "has to be approved by a person", _UNPARKED)
+        approval, digest = server.approval, await digest_of(call)
+        return Parked(APPROVAL, approval.expires_s, digest, approval.approvers, await describe_call(call))
 
     async def _needs_approval(self, server: ServerConfig, definition: ToolDefinition) -> bool:
         mode = server.approval.mode_of(definition.tool)

@@ -23,6 +23,7 @@ from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.questions import INPUT_REQUIRED
 from tarsy_tasks.telemetry.metrics import NO_TOOL
+from tarsy_tasks.worker.calls.call_approval import apply_decision
 from tarsy_tasks.worker.calls.chain import Interceptors, run_through
 from tarsy_tasks.worker.calls.content import TEXT_LIMIT, mask_result
 from tarsy_tasks.worker.calls.context import WorkerContext
@@ -192,6 +193,8 @@ class CallExecution:
 
     async def _go_on(self) -> Ending:
         await self._operation.prepare(self._call)
+        if self._call.parked is not None:
+            await apply_decision(self._call)
         return await run_through(self._interceptors.call, self._call, self._invoke)
 
     def _invoke(self) -> Awaitable[Ending]:

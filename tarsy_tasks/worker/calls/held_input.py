@@ -9,6 +9,7 @@ import asyncio
 import json
 import logging
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from mcp_types import INVALID_REQUEST, ElicitResult, ErrorData
@@ -42,11 +43,16 @@ _KEY = "input"
 
 
 class HeldInput:
-    """Who makes one call, as its server sees them; an `Asker`."""
+    """Who makes one call, as its server sees them; an `Asker`.
 
-    def __init__(self, context: WorkerContext, call: RunningCall) -> None:
+    Args:
+        deadline: Until when the call may take, monotonic time; progress may move it.
+    """
+
+    def __init__(self, context: WorkerContext, call: RunningCall, deadline: Callable[[], float]) -> None:
         self._context = context
         self._call = call
+        self._deadline = deadline
         self._over = asyncio.Event()
 
     def end(self) -> None:
@@ -62,7 +68,7 @@ class HeldInput:
         """Wait for an answer. In the end it is cancelled, so that the server can go on."""
         call, asking = self._call, self._context.asking
         self.note_ambiguous()
-        left_s = min(call.connection.server.elicitation.wait_s, call.deadline - time.monotonic() - _SPARE_S)
+        left_s = min(call.connection.server.elicitation.wait_s, self._deadline() - time.monotonic() - _SPARE_S)
         call.record.rounds += 1
         if left_s <= 0 or asking is None or asking.waiting >= _MOST_WAITING or call.record.rounds > MOST_ROUNDS:
             return ElicitResult(action="cancel")

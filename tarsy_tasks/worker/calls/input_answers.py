@@ -23,6 +23,7 @@ from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.questions import INPUT_REQUIRED
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.failures import facts_of
+from tarsy_tasks.worker.calls.parking import shown_agent_id
 from tarsy_tasks.worker.calls.request_arguments import RequestArguments, read_request
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.sessions.session import Session
@@ -61,7 +62,6 @@ class InputAnswers:
         self._context = context
 
     async def __call__(self, call: RunningCall, proceed: Proceed) -> Ending:  # noqa: ARG002 - nothing is sent
-        call.record.arguments = None
         given = read_request(call, _AnswerArguments)
         call.record.arguments = {"call": given.call}
         exchange = self._context.in_flight.exchange
@@ -99,10 +99,9 @@ def _require_own(call: RunningCall, principal: str, about: str) -> None:
     """Raises `CallError` for an agent that answers for a call of another one, or of another server."""
     asked: dict[str, Any] = json.loads(about)
     owner = asked.get("agent_id")
-    claimed = call.connection.masker.mask(call.info.agent_id or "")
     is_own = principal == ("" if call.principal == ANONYMOUS else call.principal)
     if is_own and not principal and owner:
-        is_own = claimed[: len(owner)] == owner
+        is_own = shown_agent_id(call) == owner
     if asked.get("server") != call.server or not is_own:
         raise CallError(
             ErrorCode.ANSWER_REFUSED,

@@ -6,7 +6,7 @@ Owns the rounds of one call: how often a server may ask, and what is sent when t
 """
 
 import json
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from mcp import MCPError
@@ -106,9 +106,11 @@ async def ask_for_input(call: RunningCall, needed: InputNeeded) -> Parked | Sent
     return Parked(INPUT_REQUIRED, expires_s, digest, 1, about, questions=asked.questions, input_round=kept.fields())
 
 
-async def send_as_asker(context: WorkerContext, sending: Awaitable[T], call: RunningCall) -> T:
-    """Send a call whose server may ask its caller something, and is told so."""
-    asker = HeldInput(context, call)
+async def send_as_asker(
+    context: WorkerContext, sending: Awaitable[T], call: RunningCall, deadline: Callable[[], float]
+) -> T:
+    """Send a call whose server may ask its caller something, and is told so; `deadline` as for `HeldInput`."""
+    asker = HeldInput(context, call, deadline)
     token = ASKER.set(asker)
     try:
         return await sending

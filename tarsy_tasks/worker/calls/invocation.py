@@ -290,7 +290,9 @@ class Invocation:
     def _send_once(self, session: Session, timeout_s: float) -> Awaitable[Any]:
         call = self._call
         sending = self._operation.send(call, session, timeout_s)
-        return send_as_asker(self._context, sending, call) if call.info.park and call.delivery is not None else sending
+        if not call.info.park or call.delivery is None:
+            return sending
+        return send_as_asker(self._context, sending, call, lambda: min(self._deadline, call.deadline))
 
     async def _ask(self, needed: InputNeeded) -> Ending:
         """The server asks something: the call waits, or is sent again at once."""

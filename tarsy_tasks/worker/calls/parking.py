@@ -22,7 +22,7 @@ from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.long_work import is_large
 from tarsy_tasks.worker.reporting.approval_requests import APPROVAL
 
-__all__ = ["NO_LIMIT_S", "approval_of", "build_parking", "describe_call", "find_parked"]
+__all__ = ["NO_LIMIT_S", "approval_of", "build_parking", "describe_call", "find_parked", "shown_agent_id"]
 
 _SHOWN_CHARS = 1000
 _NAME_CHARS = 100
@@ -75,11 +75,16 @@ async def describe_call(call: RunningCall) -> dict[str, object]:
         "tool": call.tool,
         "title": mask(definition.title)[:_NAME_CHARS] if definition is not None else "",
         "arguments": shown,
-        "agent_id": mask(call.info.agent_id or "")[:_NAME_CHARS],
+        "agent_id": shown_agent_id(call),
         "run_id": mask(call.info.run_id or "")[:_NAME_CHARS],
         "principal": "" if call.principal == ANONYMOUS else call.principal,
     }
     return {name: value for name, value in about.items() if value}
+
+
+def shown_agent_id(call: RunningCall) -> str:
+    """Who its agent claims to be, as it is kept of a call that is parked: masked and cut."""
+    return call.connection.masker.mask(call.info.agent_id or "")[:_NAME_CHARS]
 
 
 def _show(call: RunningCall) -> str:

@@ -22,6 +22,7 @@ from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.policy import Denial
 from tarsy_tasks.priorities import NORMAL, Priority
 from tarsy_tasks.telemetry.audit import LATEST_S, StepName
+from tarsy_tasks.telemetry.shown_arguments import select_audited
 
 __all__ = ["CallRecord", "Observer", "Recorder"]
 
@@ -65,7 +66,7 @@ class CallRecord:
         operation: As `Call.operation`.
         is_served: This worker serves the server.
         is_listed: The server lists that tool.
-        arguments: As they came, in the end as they are sent to the MCP server.
+        arguments: As they came, in the end as they are sent to the MCP server; of answers of people, no values.
         has_begun: It may be sent: all checks passed and the begin marker is written.
         attempts: How often it was sent. Safe to read from any thread.
         steps: When it was sent, and when a new session replaced a lost one; monotonic times.
@@ -98,7 +99,7 @@ class CallRecord:
         self.operation = message.operation
         self.is_served = False
         self.is_listed = False
-        self.arguments: Any = message.arguments
+        self.arguments: Any = select_audited(self.operation, message.arguments)
         self.has_begun = False
         self.attempts = 0
         self.steps: list[tuple[StepName, float]] = []
