@@ -316,6 +316,9 @@ class ToolExecutor(BaseExecutor):
     def resume(self, pending: PendingCall, answers: Answers) -> PendingCall:
         """Answer what the server of a call asks, and have the call go on: `pending.questions()` says what that is.
 
+        The answers are for what `pending.questions()` has returned last, and are refused if the server asks something
+        else by then.
+
         Args:
             pending: The call, of this executor or from `attach`.
             answers: By the name of each question, the values of its form, which accepts it, or `accept`, `decline` or

@@ -64,8 +64,11 @@ def test_people_answer_on_the_command_line(worker: Worker, tools: ToolExecutor, 
     assert order.result().content == "by hand: 5 red"
     assert only_entry(table, order.id).input == "1 round, answered by ann"
     assert "somebody else was earlier" in run_cli(worker, "answer", order.id, "size=5", code=1)
-    run_cli(worker, "answer", survey.id, "name.name=Ann", "age.age=3")
+    digest = json.loads(run_cli(worker, "answer", survey.id, "--json"))["digest"]
+    assert digest in run_cli(worker, "answer", survey.id)
+    run_cli(worker, "answer", survey.id, "name.name=Ann", "age.age=3", "--digest", digest)
     assert survey.questions()
+    assert "something else now" in run_cli(worker, "answer", survey.id, "--decline", "--digest", digest, code=1)
     run_cli(worker, "answer", survey.id, "--decline")
     run_cli(worker, "answer", login.id, "--cancel")
     assert {each.result().outcome for each in (survey, login)} == {Outcome.OK}
