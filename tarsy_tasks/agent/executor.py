@@ -314,10 +314,7 @@ class ToolExecutor(BaseExecutor):
         return PendingCall(self._dispatcher, submitted)
 
     def resume(self, pending: PendingCall, answers: Answers) -> PendingCall:
-        """Answer what the server of a call asks, and have the call go on: `pending.questions()` says what that is.
-
-        The answers are for what `pending.questions()` has returned last, and are refused if the server asks something
-        else by then.
+        """Answer the questions that `pending.questions()` has returned last, and have the call go on.
 
         Args:
             pending: The call, of this executor or from `attach`.

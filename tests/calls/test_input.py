@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import json
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -281,47 +280,6 @@ def test_an_answer_to_an_earlier_question_is_refused(tools: ToolExecutor) -> Non
         with pytest.raises(OutcomeError):
             other.resume(attached, {"name": {"name": "Bob"}, "age": {"age": 5}})
     assert tools.resume(pending, "decline").result().outcome is Outcome.OK
-
-
-def answer_first_round(pending: PendingCall) -> None:
-    """As another process of the same agent; `pending` hears of the next question."""
-    with ToolExecutor(timeout_s=TIMEOUT_S, park=True, agent_id="sre") as other:
-        attached = other.attach(pending.id, "shop.survey")
-        assert len(attached.questions()) == 2
-        other.resume(attached, {"name": {"name": "Ann"}, "age": {"age": 4}})
-
-    def asks_next() -> bool:
-        return pending.parked is not None and [each.name for each in pending.parked.questions] == ["sure"]
-
-    wait_until(asks_next, "it hears of the next question", TIMEOUT_S)
-
-
-def test_answers_are_for_the_questions_that_were_returned(tools: ToolExecutor) -> None:
-    pending = tools.submit("shop.survey", {"key": "returned"})
-    assert len(pending.questions()) == 2
-    answer_first_round(pending)
-    with pytest.raises(OutcomeError, match="something else since"):
-        tools.resume(pending, "decline")
-    assert [each.name for each in pending.questions()] == ["sure"]
-    assert "'sure': True" in tools.resume(pending, {"sure": {"sure": True}}).result().content
-
-
-def test_a_slow_function_answers_no_later_question(worker: Worker, caplog: pytest.LogCaptureFixture) -> None:
-    release = threading.Event()
-
-    def answer(parked: ParkedCall) -> Answers | None:
-        if len(parked.questions) == 1:
-            return None
-        release.wait(TIMEOUT_S)
-        return "decline"
-
-    with ToolExecutor(timeout_s=TIMEOUT_S, on_input=answer, agent_id="sre") as tools:
-        pending = tools.submit("shop.survey", {"key": "slow"})
-        answer_first_round(pending)
-        release.set()
-        wait_until(lambda: "was refused" in caplog.text, "its answer is refused", TIMEOUT_S)
-        assert [each.name for each in pending.questions()] == ["sure"]
-        assert "'sure': True" in tools.resume(pending, {"sure": {"sure": True}}).result().content
 
 
 def test_a_call_that_asks_nothing_is_not_resumed(tools: ToolExecutor) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import redis
@@ -15,7 +16,7 @@ from tests.unit.deliveries.test_parked_calls import build, now
 LEASE_S = 30.0
 
 
-def park(table: Deliveries, client: redis.Redis, tag: str = "a", server: str = "desk", **more: str) -> None:
+def park(table: Deliveries, client: redis.Redis, tag: str = "a", server: str = "desk", **more: Any) -> None:
     queue = keys.queue(server)
     table.publish(queue, tag, MESSAGE)
     delivery = table.take(queue, tag, lambda: str(client.rpop(queue), "utf-8"))
