@@ -19,7 +19,8 @@ LEASE_S = 30.0
 def park(table: Deliveries, client: redis.Redis, tag: str = "a", server: str = "desk", **more: Any) -> None:
     queue = keys.queue(server)
     table.publish(queue, tag, MESSAGE)
-    delivery = table.take(queue, tag, lambda: str(client.rpop(queue), "utf-8"))
+    client.rpop(queue)
+    delivery = table.take(queue, tag, lambda: "")
     begin(client, delivery, "me 1")
     parking = build(client, reason="task", task=f"task of {tag}", **more)
     delivery.parking = replace(parking, polled=keys.polled_key(server), poll_s=LEASE_S)
