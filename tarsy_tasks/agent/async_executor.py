@@ -70,7 +70,7 @@ class AsyncPendingCall(BasePendingCall[AsyncProgressCalls]):
                 break
             futures = [asyncio.wrap_future(each) for each in self._either(heard)]
             await asyncio.wait(futures, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
-        return self._submitted.questions
+        return self._submitted.take_questions()
 
     async def cancel(self) -> None:
         """As `PendingCall.cancel`."""

@@ -314,7 +314,7 @@ class ToolExecutor(BaseExecutor):
         return PendingCall(self._dispatcher, submitted)
 
     def resume(self, pending: PendingCall, answers: Answers) -> PendingCall:
-        """Answer what the server of a call asks, and have the call go on: `pending.questions()` says what that is.
+        """Answer the questions that `pending.questions()` has returned last, and have the call go on.
 
         Args:
             pending: The call, of this executor or from `attach`.

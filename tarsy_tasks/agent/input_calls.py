@@ -14,6 +14,7 @@ from tarsy_tasks.agent.function_run import FunctionRuns
 from tarsy_tasks.agent.submitted import SubmittedCall
 from tarsy_tasks.methods import ANSWER_INPUT
 from tarsy_tasks.models import ParkedCall
+from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.questions import Answers
 
 __all__ = ["InputCalls", "OnInput"]
@@ -37,13 +38,16 @@ class InputCalls:
     on_input: OnInput | None
     _runs: FunctionRuns = field(default_factory=FunctionRuns)
 
-    def answer(self, call: SubmittedCall, answers: Answers) -> SubmittedCall:
-        """Begin to send answers to what a call asks now; from any thread.
+    def answer(self, call: SubmittedCall, answers: Answers, parked: ParkedCall | None = None) -> SubmittedCall:
+        """Begin to send answers to what a call asks; from any thread. A worker refuses them if it asks something else.
+
+        Args:
+            parked: What they answer; None: the questions that its handle has returned last, or else what it asks now.
 
         Raises:
             ValueError: It asks nothing, or the answers are not JSON.
         """
-        parked = call.parked
+        parked = parked or call.shown
         if parked is None or not parked.questions:
             raise ValueError(f"`{call.call.name}` waits for no input: `PendingCall.questions` waits until it does")
         given = answers if isinstance(answers, str) else {name: _plain(each) for name, each in answers.items()}
@@ -70,15 +74,16 @@ class InputCalls:
         if answers is None or call.has_ended:
             return
         try:
-            said = await self._send(call, answers)
+            said = await self._send(call, answers, parked)
             if said.is_error and not call.has_ended:
                 logger.error("what `on_input` answered for %s was refused: %s", call.call.name, said.content)
-                await self._send(call, "cancel")
+                if said.error_code is ErrorCode.INVALID_ARGUMENTS:  # nothing else would answer them
+                    await self._send(call, "cancel", parked)
         except Exception:
             logger.exception("what `on_input` answered for %s could not be sent", call.call.name)
 
-    async def _send(self, call: SubmittedCall, answers: Answers) -> Any:
-        sent = self.answer(call, answers).answered
+    async def _send(self, call: SubmittedCall, answers: Answers, parked: ParkedCall) -> Any:
+        sent = self.answer(call, answers, parked).answered
         await wait_for(sent)
         return sent.result()
 

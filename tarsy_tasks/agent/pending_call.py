@@ -139,7 +139,7 @@ class PendingCall(BasePendingCall[ProgressCalls]):
             if self._submitted.questions or not (patience_s := self._patience_s(until)):
                 break
             wait(self._either(heard), patience_s, FIRST_COMPLETED)
-        return self._submitted.questions
+        return self._submitted.take_questions()
 
     def cancel(self) -> None:
         """Cancel the call, whether it waits in its queue or runs. `result` then says how it ended.

@@ -77,6 +77,7 @@ class SubmittedCall:
         watching: Done when it is parked next, or again; whoever waits for that adds one.
         asked: Digest of the questions that the agent's `on_input` was called with last.
         replied: Digest of those that were answered last.
+        returned: When `take_questions` has returned some last, why the call waited then.
         is_attached: Another executor sent it, and this one only waits for it.
     """
 
@@ -109,6 +110,7 @@ class SubmittedCall:
     watching: "list[Future[None]]" = field(default_factory=list["Future[None]"])
     asked: str = ""
     replied: str = ""
+    returned: ParkedCall | None = None
 
     def confirm(self) -> None:
         """Redis has it in its queue."""
@@ -158,6 +160,20 @@ class SubmittedCall:
         """What its server asks and nobody has answered here."""
         parked = self.parked
         return () if parked is None or parked.digest == self.replied else parked.questions
+
+    def take_questions(self) -> tuple[InputQuestion, ...]:
+        """`questions`, for the agent: it answers these next, also if its server asks something else by then."""
+        parked = self.parked
+        if parked is None or parked.digest == self.replied or not parked.questions:
+            return ()
+        self.returned = parked
+        return parked.questions
+
+    @property
+    def shown(self) -> ParkedCall | None:
+        """What the agent answers: the questions that it has taken last, unless they were answered here."""
+        returned = self.returned
+        return self.parked if returned is None or returned.digest == self.replied else returned
 
     def seconds_left(self) -> float:
         return seconds_until(self.deadline)

@@ -105,11 +105,13 @@ class InputRound:
 def give_answers(*, tag: str, digest: str, answers: str, by: str) -> bytes: ...
 
 
-# A session waits. The record takes the place of an earlier one.
+# A session waits. The record takes the place of an earlier one. Returns 0, and does nothing, for a call that has ended:
+# what is stored is its answer.
 @script(
     constants(kept_s=KEPT_S),
     NOW,
     r"""
+    if redis.call('HEXISTS', unacked, tag) == 0 or redis.call('HGET', marker, 'mark') == 'answered' then return 0 end
     local left_s = math.ceil(math.max(0, ends_at - now))
     redis.call('DEL', parked_call, input)
     for name, value in pairs(record) do redis.call('HSET', parked_call, name, value) end
@@ -125,11 +127,12 @@ def give_answers(*, tag: str, digest: str, answers: str, by: str) -> bytes: ...
         redis.call('PUBLISH', stored_result, state)
         redis.call('PUBLISH', channel, state)
     end
+    return 1
     """,
     known=_KEYS,
     grows=True,
 )
-def hold(*, tag: str, ends_at: float, record: Table, kept: Table, state: str, channel: str) -> None: ...
+def hold(*, tag: str, ends_at: float, record: Table, kept: Table, state: str, channel: str) -> int: ...
 
 
 # It waits no more. What is stored may be the answer of the call already.

@@ -56,7 +56,7 @@ from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.parked_records import ParkedRecord
 from tarsy_tasks.broker.parked_views import TASK, ParkedCallView, load, load_waiting
 from tarsy_tasks.broker.script import NOW, Table, constants, script
-from tarsy_tasks.broker.steps import KEYS
+from tarsy_tasks.broker.steps import KEYS, UNBEGIN
 
 __all__ = [
     "KEPT_S",
@@ -100,15 +100,20 @@ class Decided(StrEnum):
     """There is no such parked call."""
 
 
-# Returns 0, and does nothing, if nobody waits for the call any more. With the record of the same question the earlier
+# Returns 0, and does not park it, if nobody waits for the call any more; one that waits for a task is parked then, too,
+# so that its task is cancelled. If `owner` has begun it, that is taken back in the same step: it was sent, and has not
+# completed, and woken, it is sent again. With the record of the same question the earlier
 # approvals stay: its worker was lost, and another one asks again.
 @script(
     constants(marker_ttl_s=MARKER_TTL_S, kept_s=KEPT_S, polled_ttl_s=32 * 24 * 3600),
     NOW,
+    UNBEGIN,
     r"""
     local lease = home .. '\n' .. tag
-    if redis.call('EXISTS', withdrawn) == 1 then return 0 end
-    if not redis.call('ZSCORE', leases, lease) then return 1 end
+    local is_leased = redis.call('ZSCORE', leases, lease)
+    if is_leased and owner ~= '' then unbegin() end
+    if not record.task and redis.call('EXISTS', withdrawn) == 1 then return 0 end
+    if not is_leased then return 1 end
     if redis.call('HEXISTS', unacked, tag) == 0 then
         redis.call('ZREM', leases, lease)
         return 1
@@ -152,6 +157,7 @@ def _park(
     channel: str,
     polled: str,
     poll_s: float,
+    owner: str,
 ) -> int: ...
 
 
@@ -166,6 +172,7 @@ class Parking:
         polled: The set of those of its server that wait for a task; empty: it does not.
         poll_s: In how many seconds the server is asked about the task.
         input_round: As of `interceptors.Parked`.
+        unbegun_by: Who has begun the call and takes that back; empty: it has not begun, or that stays.
     """
 
     record: dict[str, Any]
@@ -174,6 +181,7 @@ class Parking:
     polled: str = ""
     poll_s: float = 0.0
     input_round: Mapping[str, str] = field(default_factory=dict[str, str])
+    unbegun_by: str = ""
 
     def park(self, exchange: RedisExchange, home: str, tag: str) -> bool:
         """Park a call that this worker has on a lease; False if nobody waits for it any more."""
@@ -189,6 +197,7 @@ class Parking:
                 channel=keys.reply_channel(tag, keys.agent_of_queue(home)),
                 polled=self.polled,
                 poll_s=self.poll_s,
+                owner=self.unbegun_by,
             )
         )
 

@@ -23,7 +23,7 @@ The begin marker of such a call stays: it was sent, and is not sent again. An ag
 `tarsy:cancelled:<id>`, as for a call that runs, and the worker that sees that has the server cancel the task.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tarsy_tasks.broker import fleet, keys
@@ -135,7 +135,7 @@ _TAKE = (
         local said_at = redis.call('ZSCORE', workers, holder)
         return said_at and now - said_at < lease_s
     end
-    local function read(server, place, tag, is_cancelled)
+    local function read(server, place, tag, is_cancelled, is_once)
         local task, holder, principal, events, message, sent_at, reason, answered = unpack(redis.call('HMGET',
             parked_prefix .. tag, 'task', 'holder', 'principal', 'events', 'message', 'sent_at', 'reason', 'answered'))
         if not task then return false end
@@ -143,6 +143,8 @@ _TAKE = (
             if is_alive(holder) then return true end
             redis.call('HDEL', parked_prefix .. tag, 'holder')  -- any worker can try
         end
+        -- Only now: else one that cannot ask its server would keep the others from it.
+        if is_once and redis.call('HSETNX', parked_prefix .. tag, 'cancelling', 1) == 0 then return true end
         redis.call('ZADD', polled_prefix .. server, now + lease_s, place)
         found[#found + 1] = {server, place, task, principal or '', is_cancelled and '1' or '', events or '',
             message or '', sent_at or '0', reason or '', answered or ''}
@@ -161,7 +163,7 @@ _KEYS = {**KEYS, "workers": keys.WORKERS}
     _TAKE,
     r"""
     local next_s
-    for _, server in ipairs(servers) do
+    for server, most in pairs(servers) do
         local polled, first = polled_prefix .. server, #found
         local size = redis.call('ZCARD', polled)
         local function is_parked(place)
@@ -181,9 +183,8 @@ _KEYS = {**KEYS, "workers": keys.WORKERS}
         for _, place in ipairs(size == 0 and {} or redis.call('ZRANGE', polled, from, from + searched - 1)) do
             if #found - first >= most then break end
             local tag = string.match(place, '\n(.*)$') or ''
-            if redis.call('EXISTS', cancelled_prefix .. tag) == 1 and is_parked(place)
-                and redis.call('HSETNX', parked_prefix .. tag, 'cancelling', 1) == 1 then
-                read(server, place, tag, true)
+            if redis.call('EXISTS', cancelled_prefix .. tag) == 1 and is_parked(place) then
+                read(server, place, tag, true, true)
             end
         end
         local score = size > 0 and redis.call('ZRANGE', polled, 0, 0, 'WITHSCORES')[2]
@@ -193,34 +194,36 @@ _KEYS = {**KEYS, "workers": keys.WORKERS}
     """,
     known=_KEYS,
 )
-def _take_due(
-    *, servers: Table, instance: str, lease_s: float, most: int, offset: int
-) -> tuple[list[list[bytes]], bytes]: ...
+def _take_due(*, servers: Table, instance: str, lease_s: float, offset: int) -> tuple[list[list[bytes]], bytes]: ...
 
 
 async def take_due(
-    exchange: AsyncRedisExchange, servers: Sequence[str], instance: str, lease_s: float, most: int, offset: int
+    exchange: AsyncRedisExchange, servers: Mapping[str, int], instance: str, lease_s: float, offset: int
 ) -> tuple[list[DueTask], float | None]:
     """The calls whose tasks this worker is to ask about now, for as long as a lease; and in how many seconds the next
     one is due, None if there is none.
 
     Args:
-        servers: Those that it serves.
-        most: How many it can take of each server.
+        servers: Those that it serves, and how many it can take of each.
         offset: Grows with each look, so that in the end all calls were looked at that may have been cancelled.
     """
     found, next_s = await _take_due.run_async(
-        exchange, servers=list(servers), instance=instance, lease_s=lease_s, most=most, offset=offset * _SEARCHED
+        exchange, servers=dict(servers), instance=instance, lease_s=lease_s, offset=offset * _SEARCHED
     )
     return list(map(_read_due, found)), float(next_s) if next_s else None
 
 
-# A parked call that waits for something else goes back to its queue, where Celery finds that it is revoked.
+# A parked call that waits for something else goes back to its queue, where Celery finds that it is revoked. One that
+# waits for a task is marked as cancelled: each worker is told of a revocation once, and this one may not serve its
+# server, or be lost before the task is cancelled.
 @script(
+    constants(marker_ttl_s=MARKER_TTL_S),
     NOW,
     WAKE,
     _TAKE,
     r"""
+    local is_served = {}
+    for _, server in ipairs(servers) do is_served[server] = true end
     for _, tag in ipairs(tags) do
         local record = parked_prefix .. tag
         local home, task = unpack(redis.call('HMGET', record, 'home', 'task'))
@@ -228,23 +231,31 @@ async def take_due(
         if place and redis.call('ZSCORE', parked, place) then
             local server = string.match(home, '^' .. queue_prefix .. '([^:]*)')
             if not (task and server) then wake(place)
-            elseif redis.call('HSETNX', record, 'cancelling', 1) == 1 then read(server, place, tag, true) end
+            else
+                redis.call('SET', cancelled_prefix .. tag, 1, 'EX', marker_ttl_s)
+                if is_served[server] then read(server, place, tag, true, true) end
+            end
         end
     end
     return found
     """,
     known=_KEYS,
 )
-def _take_revoked(*, tags: Table, instance: str, lease_s: float) -> list[list[bytes]]: ...
+def _take_revoked(*, tags: Table, servers: Table, instance: str, lease_s: float) -> list[list[bytes]]: ...
 
 
 async def take_revoked(
-    exchange: AsyncRedisExchange, tags: Iterable[str], instance: str, lease_s: float
+    exchange: AsyncRedisExchange, tags: Iterable[str], servers: Iterable[str], instance: str, lease_s: float
 ) -> list[DueTask]:
-    """Of calls that were revoked those whose tasks are to be cancelled now; other parked ones are woken."""
-    return list(
-        map(_read_due, await _take_revoked.run_async(exchange, tags=list(tags), instance=instance, lease_s=lease_s))
+    """Of calls that were revoked those whose tasks this worker is to cancel now; other parked ones are woken.
+
+    Args:
+        servers: Those that it serves.
+    """
+    found = await _take_revoked.run_async(
+        exchange, tags=list(tags), servers=list(servers), instance=instance, lease_s=lease_s
     )
+    return list(map(_read_due, found))
 
 
 @script(

@@ -109,17 +109,23 @@ BEGIN_MARK = f"""
 def begin(*, tag: str, owner: str, begun_at: str, earlier_owner: str, is_audited: bool) -> list[bytes]: ...
 
 
-@step(
-    constants(longest_begun=LONGEST_CHARS),
-    r"""
-    local state, current, begun = unpack(redis.call('HMGET', marker, 'mark', 'owner', 'begun'))
-    if state ~= 'begun' or current ~= owner then return end
-    redis.call('HDEL', marker, 'mark', 'owner')
-    begun = string.sub(begun or '', -longest_begun)  -- agents may write longer ones, and the pattern is quadratic
-    redis.call('HSET', marker, 'begun', (string.gsub(begun, '[^\n]*\n$', '')))
-    if redis.call('EXISTS', cancelled) == 1 then redis.call('SET', withdrawn, 1, 'EX', marker_ttl_s) end
-    """,
+UNBEGIN = (
+    constants(longest_begun=LONGEST_CHARS)
+    + r"""
+    local function unbegin()
+        local state, current, begun = unpack(redis.call('HMGET', marker, 'mark', 'owner', 'begun'))
+        if state ~= 'begun' or current ~= owner then return end
+        redis.call('HDEL', marker, 'mark', 'owner')
+        begun = string.sub(begun or '', -longest_begun)  -- agents may write longer ones, and the pattern is quadratic
+        redis.call('HSET', marker, 'begun', (string.gsub(begun, '[^\n]*\n$', '')))
+        if redis.call('EXISTS', cancelled) == 1 then redis.call('SET', withdrawn, 1, 'EX', marker_ttl_s) end
+    end
+    """
 )
+"""In Lua, a function that takes back that `owner` has begun a call."""
+
+
+@step(UNBEGIN, "unbegin()")
 def unbegin(*, tag: str, owner: str) -> None: ...
 
 

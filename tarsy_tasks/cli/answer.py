@@ -37,9 +37,12 @@ _TEXTS = {
 @click.option("--accept", "word", flag_value="accept", help="Accept, with the defaults of a form.")
 @click.option("--decline", "word", flag_value="decline", help="Say no to all questions.")
 @click.option("--cancel", "word", flag_value="cancel", help="Do not decide; the server may ask again.")
+@click.option(
+    "--digest", default="", help="Of the questions to answer, as shown with them; refused if it asks others now."
+)
 @click.option("--as", "by", default="", metavar="NAME", help="Who answers; the default is your login name.")
 @json_option
-def answer(task_id: str, values: Sequence[str], word: str | None, by: str, *, as_json: bool) -> None:
+def answer(task_id: str, values: Sequence[str], word: str | None, digest: str, by: str, *, as_json: bool) -> None:
     """Answer what the server of a call asks, for a call that waits in the inbox; without values it shows the questions.
 
     VALUES are the fields of its form, as `size=5`; of several questions `QUESTION.size=5`. Exit code 1 when the answer
@@ -52,6 +55,7 @@ def answer(task_id: str, values: Sequence[str], word: str | None, by: str, *, as
         raise click.UsageError(f"give values or --{word}, not both")
     by = clean_name(by)
     with broker() as redis:
+        # In this order: if it asks something else in between, the digest is the old one, and the answer is refused.
         view = parked_views.load(redis, task_id)
         kept = InputRound.read(redis.hmget(keys.input_key(task_id), *InputRound.FIELDS))
         if view is None or view.reason != INPUT_REQUIRED or kept is None:
@@ -59,6 +63,9 @@ def answer(task_id: str, values: Sequence[str], word: str | None, by: str, *, as
             return
         if not (values or word):
             _show(view, as_json=as_json)
+            return
+        if digest not in ("", view.digest):
+            _end(task_id, Answered.CHANGED, as_json=as_json)
             return
         asked = load_asked(kept.asked)
         try:
@@ -83,7 +90,7 @@ def _end(task_id: str, answered: Answered, *, as_json: bool) -> None:
 def _show(view: "ParkedCallView", *, as_json: bool) -> None:
     questions: list[dict[str, Any]] = view.about.get("questions", [])
     if as_json:
-        print_json({"id": view.id, "questions": questions})
+        print_json({"id": view.id, "digest": view.digest, "questions": questions})
         return
     for each in map(InputQuestion.model_validate, questions):
         console.print(f"{make_visible(each.name)}: {make_visible(each.message)}")
@@ -94,6 +101,7 @@ def _show(view: "ParkedCallView", *, as_json: bool) -> None:
         fields: dict[str, Any] = each.requested_schema.get("properties") or {}
         for name, field in fields.items():
             console.print(f"  {make_visible(name)}: {make_visible(json.dumps(field, ensure_ascii=False))}")
+    console.print(f"digest: {make_visible(view.digest)}")
 
 
 def _read_values(words: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, Any]]:

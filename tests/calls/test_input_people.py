@@ -1,6 +1,7 @@
-"""People answer what servers ask: on the command line; and what of it nobody sees."""
+"""People answer what servers ask: on the command line, or while an agent does; and what of it nobody sees."""
 
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,14 +9,17 @@ import pytest
 import redis
 from celery import Celery
 
-from tarsy_tasks import Outcome, ToolExecutor
+from tarsy_tasks import Outcome, ParkedCall, ToolExecutor
+from tarsy_tasks.agent.pending_call import PendingCall
 from tarsy_tasks.broker import keys
+from tarsy_tasks.errors import OutcomeError
+from tarsy_tasks.questions import Answers
 from tests.calls.audit_entries import only_entry
 from tests.calls.test_input import SETTINGS, TIMEOUT_S, curious_server
 from tests.cli.commands import run_command
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger
-from tests.processes import Worker
+from tests.processes import Worker, wait_until
 from tests.redis_users import as_user
 from tests.servers import curious
 
@@ -64,8 +68,11 @@ def test_people_answer_on_the_command_line(worker: Worker, tools: ToolExecutor, 
     assert order.result().content == "by hand: 5 red"
     assert only_entry(table, order.id).input == "1 round, answered by ann"
     assert "somebody else was earlier" in run_cli(worker, "answer", order.id, "size=5", code=1)
-    run_cli(worker, "answer", survey.id, "name.name=Ann", "age.age=3")
+    digest = json.loads(run_cli(worker, "answer", survey.id, "--json"))["digest"]
+    assert digest in run_cli(worker, "answer", survey.id)
+    run_cli(worker, "answer", survey.id, "name.name=Ann", "age.age=3", "--digest", digest)
     assert survey.questions()
+    assert "something else now" in run_cli(worker, "answer", survey.id, "--decline", "--digest", digest, code=1)
     run_cli(worker, "answer", survey.id, "--decline")
     run_cli(worker, "answer", login.id, "--cancel")
     assert {each.result().outcome for each in (survey, login)} == {Outcome.OK}
@@ -96,6 +103,47 @@ def test_people_answer_while_a_session_waits(worker: Worker, tools: ToolExecutor
     assert "Which size for held?" in run_cli(worker, "inbox")
     run_cli(worker, "answer", pending.id, "size=3", "color=blue")
     assert pending.result().content == "held: 3 blue"
+
+
+def answer_first_round(pending: PendingCall) -> None:
+    """As another process of the same agent; `pending` hears of the next question."""
+    with ToolExecutor(timeout_s=TIMEOUT_S, park=True, agent_id="sre") as other:
+        attached = other.attach(pending.id, "shop.survey")
+        assert len(attached.questions()) == 2
+        other.resume(attached, {"name": {"name": "Ann"}, "age": {"age": 4}})
+
+    def asks_next() -> bool:
+        return pending.parked is not None and [each.name for each in pending.parked.questions] == ["sure"]
+
+    wait_until(asks_next, "it hears of the next question", TIMEOUT_S)
+
+
+def test_answers_are_for_the_questions_that_were_returned(tools: ToolExecutor) -> None:
+    pending = tools.submit("shop.survey", {"key": "returned"})
+    assert len(pending.questions()) == 2
+    answer_first_round(pending)
+    with pytest.raises(OutcomeError, match="something else since"):
+        tools.resume(pending, "decline")
+    assert [each.name for each in pending.questions()] == ["sure"]
+    assert "'sure': True" in tools.resume(pending, {"sure": {"sure": True}}).result().content
+
+
+def test_a_slow_function_answers_no_later_question(worker: Worker, caplog: pytest.LogCaptureFixture) -> None:
+    release = threading.Event()
+
+    def answer(parked: ParkedCall) -> Answers | None:
+        if len(parked.questions) == 1:
+            return None
+        release.wait(TIMEOUT_S)
+        return "decline"
+
+    with ToolExecutor(timeout_s=TIMEOUT_S, on_input=answer, agent_id="sre") as tools:
+        pending = tools.submit("shop.survey", {"key": "slow"})
+        answer_first_round(pending)
+        release.set()
+        wait_until(lambda: "was refused" in caplog.text, "its answer is refused", TIMEOUT_S)
+        assert [each.name for each in pending.questions()] == ["sure"]
+        assert "'sure': True" in tools.resume(pending, {"sure": {"sure": True}}).result().content
 
 
 @pytest.mark.parametrize("server", ["shop", "old"])

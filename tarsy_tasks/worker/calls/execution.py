@@ -21,7 +21,6 @@ from tarsy_tasks.interceptors import Answer, Ending, Parked, Requeued
 from tarsy_tasks.methods import ANSWER_INPUT
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode
-from tarsy_tasks.questions import INPUT_REQUIRED
 from tarsy_tasks.telemetry.metrics import NO_TOOL
 from tarsy_tasks.worker.calls.call_approval import apply_decision
 from tarsy_tasks.worker.calls.chain import Interceptors, run_through
@@ -154,8 +153,6 @@ class CallExecution:
                     call.delivery.wait_s = min(ending.after_s, call.deadline - time.monotonic())
                 await self._unbegin()  # or another worker would wait for this one's answer
             if isinstance(ending, Parked) and call.delivery is not None:
-                if ending.reason == INPUT_REQUIRED:
-                    await self._unbegin()  # it was sent, and not completed
                 call.delivery.parking = build_parking(self._context, call, ending)
             if isinstance(ending, Answer) and (ending.result is not call.built or call.is_large):
                 ending = await self._finished(ending.result)

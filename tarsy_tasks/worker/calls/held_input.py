@@ -100,9 +100,11 @@ class HeldInput:
 
     async def _wait(self, parked: Parked) -> ElicitResult:
         call, exchange = self._call, self._context.in_flight.exchange
+        if self._over.is_set():
+            return ElicitResult(action="cancel")
         parking = build_parking(self._context, call, parked, holds_session=True)
         try:
-            await hold.run_async(
+            is_held = await hold.run_async(
                 exchange,
                 tag=call.id,
                 ends_at=parking.until,
@@ -111,6 +113,8 @@ class HeldInput:
                 state=parking.state,
                 channel=keys.reply_channel(call.id, keys.agent_of_queue(call.queue)),
             )
+            if not is_held:
+                return ElicitResult(action="cancel")
             if self._context.reporting is not None:
                 self._context.reporting.report_parked(call.id, parking)
             while not self._over.is_set():

@@ -60,7 +60,8 @@ def build_parking(context: WorkerContext, call: RunningCall, parked: Parked, *, 
         record |= {"approved": approved.digest, "approved_by": approved.by}
     state = _state_of(context, call, parked, now, until, holds_session=holds_session) if call.info.park else ""
     polled = keys.polled_key(call.server) if "task" in parked.keeps else ""
-    return Parking(record, until, state, polled, parked.poll_s, dict(parked.input_round))
+    unbegun_by = call.owner if parked.reason == INPUT_REQUIRED else ""
+    return Parking(record, until, state, polled, parked.poll_s, dict(parked.input_round), unbegun_by)
 
 
 async def describe_call(call: RunningCall) -> dict[str, object]:

@@ -12,6 +12,7 @@ import asyncio
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -57,8 +58,8 @@ class TaskPoller:
 
     def __init__(self, context: WorkerContext) -> None:
         self._context = context
-        self._asking: dict[str, asyncio.Task[None]] = {}
-        """By place."""
+        self._asking: dict[tuple[str, str], asyncio.Task[None]] = {}
+        """By server and place."""
         self._asked: list[Asked] = []
         self._settling: asyncio.Task[None] | None = None
         self._revoked: set[str] = set()
@@ -89,11 +90,13 @@ class TaskPoller:
         servers = [*context.connections]
         exchange, worker = context.in_flight.exchange, (context.instance, context.lease_s)
         if revoked := self._newly_revoked():
-            self._ask_all(await take_revoked(exchange, revoked, *worker))
+            self._ask_all(await take_revoked(exchange, revoked, servers, *worker))
             self._revoked |= revoked
-        if not servers or (most := _MOST_ASKED - len(self._asking)) <= 0:
+        asked = Counter(server for server, _ in self._asking)
+        free = {server: _MOST_ASKED - asked[server] for server in servers if asked[server] < _MOST_ASKED}
+        if not free:
             return None
-        found, next_s = await take_due(exchange, servers, *worker, most, looks)
+        found, next_s = await take_due(exchange, free, *worker, looks)
         self._ask_all(found)
         # What is due and was not taken is that of another worker.
         return next_s if found or next_s is None or next_s > 0 else None
@@ -106,9 +109,10 @@ class TaskPoller:
 
     def _ask_all(self, found: Iterable[DueTask]) -> None:
         for due in found:
-            if due.place not in self._asking:
-                asking = self._asking[due.place] = asyncio.get_running_loop().create_task(self._ask(due))
-                asking.add_done_callback(lambda _, place=due.place: self._asking.pop(place, None))
+            key = due.server, due.place
+            if key not in self._asking:
+                asking = self._asking[key] = asyncio.get_running_loop().create_task(self._ask(due))
+                asking.add_done_callback(lambda _, key=key: self._asking.pop(key, None))
 
     async def _ask(self, due: DueTask) -> None:
         try:

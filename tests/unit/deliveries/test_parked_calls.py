@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from tarsy_tasks.broker.parked_calls import (
     wake_due,
 )
 from tests.processes import wait_until
-from tests.unit.deliveries.table import MESSAGE, QUEUE, RESULT, is_clean, pop, state_of, sweep, withdraw
+from tests.unit.deliveries.table import MESSAGE, QUEUE, RESULT, begin, is_clean, pop, state_of, sweep, withdraw
 
 DIGEST = "d" * 64
 SOON_S = 0.2
@@ -229,6 +230,33 @@ def test_parking_twice_because_a_reply_was_lost_is_parking_once(table: Deliverie
     approve(client)
     table.requeue(delivery)
     assert (client.zcard(keys.PARKED), client.llen(QUEUE)) == (0, 1), "nor is it parked after it was woken"
+
+
+@pytest.mark.parametrize(("owner", "mark"), [("me 1", None), ("other 1", b"begun"), ("", b"begun")])
+def test_a_call_that_is_sent_again_is_parked_as_not_begun(
+    table: Deliveries, client: redis.Redis, owner: str, mark: bytes | None
+) -> None:
+    table.publish(QUEUE, "a", MESSAGE)
+    pop(client)
+    delivery = take(table, client)
+    begin(client, delivery, "me 1")
+    delivery.parking = replace(build(client), unbegun_by=owner)
+    table.requeue(delivery)
+    assert client.zcard(keys.PARKED) == 1
+    assert client.hget(keys.call_marker("a"), "mark") == mark
+
+
+def test_one_that_is_cancelled_before_is_not_parked(table: Deliveries, client: redis.Redis) -> None:
+    table.publish(QUEUE, "a", MESSAGE)
+    pop(client)
+    delivery = take(table, client)
+    begin(client, delivery, "me 1")
+    withdraw(client, "a")
+    delivery.parking = replace(build(client), unbegun_by="me 1")
+    table.requeue(delivery)
+    assert not client.exists(keys.PARKED)
+    assert pop(client) == MESSAGE
+    assert take(table, client).state is CallState.WITHDRAWN
 
 
 def test_approvals_are_kept_for_the_same_question_only(table: Deliveries, client: redis.Redis) -> None:
