@@ -31,7 +31,6 @@ _LOST_S = 3600
 _KEPT_S = 24 * 3600
 """How long a claim is kept beyond the idle limit of its session; a worker that is lost leaves its claims."""
 _DIGEST_CHARS = 32
-_FORGOTTEN = "Redis has lost who holds it."
 
 
 class ClaimState(StrEnum):
@@ -98,7 +97,7 @@ class Bounds(NamedTuple):
 @script(
     NOW,
     _ALIVE,
-    constants(kept_s=_KEPT_S, lost_s=_LOST_S, forgotten=_FORGOTTEN),
+    constants(kept_s=_KEPT_S, lost_s=_LOST_S, forgotten="Redis has lost who holds it."),
     _MEMBER,
     r"""
     -- Which bound is reached. What no worker has confirmed for the length of a lease is gone.
@@ -353,8 +352,7 @@ class SessionDirectory:
             bounds: How many there may be.
             idle_s: The idle limit of the session.
             is_held: This worker has it.
-            had_state: This worker has it, or has just lost it, and has marked it as open: if Redis knows nothing of it,
-                the call is told that it is lost.
+            had_state: This worker has marked it as open: if Redis knows nothing of it, it is lost.
             is_full: This worker opens no more sessions.
             opens: If there is none, this worker opens it.
             restarts: If it was lost, it is replaced without notice.
@@ -379,8 +377,7 @@ class SessionDirectory:
         return Claim(ClaimState(as_text(state)), as_text(holder), as_text(reason))
 
     async def mark_open(self, session: str) -> bool:
-        """Something was opened under the claim: if this worker is lost, so is that. Returns whether it still has the
-        claim."""
+        """Something was opened under the claim, to be lost with this worker. Whether it still has the claim."""
         return bool(await _mark_open.run_async(self._exchange, session=session, holder=self._instance))
 
     async def confirm(self, sessions: Iterable[tuple[str, str, str]]) -> None:

@@ -261,8 +261,13 @@ def test_the_command_line_watches(worker: Worker, tools: ToolExecutor, table: An
         command = ["resources", "watch", NOTICE, "--server", "old", "--count", "1", "--json"]
         watching = thread.submit(run_command, *command, environment=worker.environment)
         wait_until(lambda: table.zcard(keys.WATCHES), "it watches")
-        pin(tools, "old", "shown")
-        done = watching.result(60)
+
+        def is_shown() -> bool:
+            pin(tools, "old", "shown")  # again and again, because its subscription may not have begun
+            return watching.done()
+
+        wait_until(is_shown, "the change is printed", 60)
+        done = watching.result()
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"server": "old", "uri": NOTICE, "is_certain": True}
 

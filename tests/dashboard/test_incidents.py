@@ -64,6 +64,7 @@ CONTRASTS = (Path(__file__).parent / "contrast.js").read_text()
 def digest(redis_url: str) -> Iterator[str]:
     """The state of all servers; the digest of the changed tools of one."""
     with redis.Redis.from_url(redis_url) as client:
+        client.flushall()  # workers of other modules count calls, too
         write_fleet(client, FLEET)
         first, *_ = write_calls(client, FLEET, 120)
         write_alerts(client, "k8s", ["unhealthy", "healthy", "unhealthy"], "<b>no module express</b>")

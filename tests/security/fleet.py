@@ -5,13 +5,15 @@ import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from typing import Any
 
+import psutil
 import pytest
 
 from tarsy_tasks.broker.acl import AgentUser
 from tarsy_tasks.celery_app import TarsyApp, build_app
-from tests.processes import Worker, environment_of
+from tests.processes import Worker, environment_of, wait_until
 from tests.redis_users import url_of
 from tests.valkey import Valkey
 
@@ -76,11 +78,17 @@ def agents_apps(valkey: Valkey, agents: Sequence[str] = AGENTS) -> Iterator[dict
         }
 
 
+def _is_stopped(pid: int) -> bool:
+    return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+
+
 @contextmanager
 def stopped(*workers: Worker) -> Iterator[None]:
     """Workers do nothing in the block, and renew no lease."""
     for worker in workers:
         os.kill(worker.pid, signal.SIGSTOP)
+    for worker in workers:
+        wait_until(partial(_is_stopped, worker.pid), "it has stopped")
     try:
         yield
     finally:

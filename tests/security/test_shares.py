@@ -131,7 +131,7 @@ def test_interactive_calls_go_before_batch(workers: list[Worker], agents: dict[s
         # One turn of ten is batch's, by the clock: so about a tenth of them is taken before, never half.
         assert interactive == 0
         assert batch > 100
-        assert outcomes(calls) == {"ok": 80}
+        assert outcomes(calls) == {"ok": 400}
         assert {call.result().priority for call in calls} == {"interactive", "batch"}
 
 

@@ -81,13 +81,14 @@ class _TaskAnswer:
             )
         left_s = max(0.001, call.deadline - time.monotonic())
         timeout_s = min(left_s, connection.server.timeouts.call_timeout_s(call.tool))
+        ends_at = time.monotonic() + timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 session = await connection.connected_for_call()
             if self._parked.reason == INPUT_REQUIRED and self._parked.decision == "answered":
                 return await self._pass_on(session, timeout_s)
             asking = session.request(lambda client: get_task(client, self._parked.task, timeout_s), timeout_s)
-            state = await (send_as_asker(self._context, asking, call) if call.info.park else asking)
+            state = await (send_as_asker(self._context, asking, call, lambda: ends_at) if call.info.park else asking)
         except (NoSessionError, TimeoutError):
             return await self._wait(_UNREACHABLE_S)
         except ValidationError as error:
@@ -172,7 +173,8 @@ class _TaskAnswer:
         sent = await find_round(self._context, call, parked)
         answers = dict(sent.answers or {}) if sent is not None else {}
         giving = session.request(lambda client: update_task(client, parked.task, answers, timeout_s), timeout_s)
-        await send_as_asker(self._context, giving, call)
+        ends_at = time.monotonic() + timeout_s
+        await send_as_asker(self._context, giving, call, lambda: ends_at)
         answered = json.dumps(sorted({*self._answered, *answers}))
         return await self._wait(_AFTER_ANSWER_S, answered=answered, answered_by=call.record.answered)
 
