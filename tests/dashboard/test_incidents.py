@@ -393,8 +393,7 @@ def test_a_server_with_500_tools_is_shown(flower: Flower, open_page: OpenPage) -
 def test_an_unknown_address_has_a_page_of_its_own(flower: Flower, open_page: OpenPage, browser: Browser) -> None:
     with browser.new_context() as context:
         page = context.new_page()
-        answer = page.goto(f"{flower.url}/mcp/servers/nobody")
-        assert answer is not None
+        assert (answer := page.goto(f"{flower.url}/mcp/servers/nobody")) is not None
         assert (answer.status, page.locator("h1").inner_text()) == (404, "Not found")
         assert "Unknown MCP server 'nobody'" in page.content()
         page.get_by_role("link", name="All servers").click()

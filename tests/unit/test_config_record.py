@@ -266,7 +266,7 @@ def test_while_redis_is_away_the_copy_is_used(monkeypatch: pytest.MonkeyPatch, r
 
 
 @pytest.mark.parametrize("user", ["agent", "worker", "beat", "flower"])
-def test_only_operators_write(redis_url: str, tmp_path: Path, operator: Operator, user: str) -> None:
+def test_only_operators_write(client: Any, redis_url: str, tmp_path: Path, operator: Operator, user: str) -> None:
     operator.add_server("desk", DESK)
     record = ConfigurationRecord(as_user(redis_url, user), tmp_path, load_config)
     record.refresh()
@@ -275,6 +275,7 @@ def test_only_operators_write(redis_url: str, tmp_path: Path, operator: Operator
         record.write(record.read(), b"{}", who="nobody", change="")
     with pytest.raises(ConfigError, match="Redis refused access"):
         record.read_history()
+    client.acl_log_reset()  # these were to be denied
 
 
 def test_fifty_versions_are_kept(client: Any, redis_url: str, run_dir: Path) -> None:

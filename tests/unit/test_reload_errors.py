@@ -43,7 +43,8 @@ class Parts:
             lease_s=20.0,
         )
         self.loop, self.inheritance, self.server_changes = self, self, self
-        self.runner: Any = SimpleNamespace(interceptors=None)
+        self.runner: Any = SimpleNamespace(replace_interceptors=lambda *_: None)
+        self.isolated = None
         self.limit_reporter, self.fetcher = self, self
 
     def submit(self, coroutine: Coroutine[Any, Any, str]) -> "Future[str]":
