@@ -74,7 +74,7 @@ class SubmittedCall:
         is_local: Only such a function ends it now: it runs in this process, or its answer is being summarized.
         parks: Its agent also waits while it is parked.
         parked: Why it waited when it was parked last; None if it was not.
-        watching: Done when it is parked next, or again; whoever waits for that adds one.
+        watching: Done when it is parked next, or again; each waiter adds one.
         asked: Digest of the questions that the agent's `on_input` was called with last.
         replied: Digest of those that were answered last.
         returned: When `take_questions` has returned some last, why the call waited then.

@@ -214,7 +214,7 @@ async def take_due(
 
 
 # A parked call that waits for something else goes back to its queue, where Celery finds that it is revoked. One that
-# waits for a task is marked as cancelled: each worker is told of a revocation once, and this one may not serve its
+# waits for a task is marked as cancelled: each worker hears of a revocation once, and this one may not serve its
 # server, or be lost before the task is cancelled.
 @script(
     constants(marker_ttl_s=MARKER_TTL_S),

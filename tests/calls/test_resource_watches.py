@@ -1,4 +1,4 @@
-"""Changes of watched resources reach the agent, in both eras of MCP; whoever does not watch any more costs nothing."""
+"""Changes of watched resources reach the agent, in both eras of MCP; an agent that no longer watches costs nothing."""
 
 import asyncio
 import gc

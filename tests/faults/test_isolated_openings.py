@@ -1,5 +1,5 @@
 """A worker that goes while it opens a session of a run, before Redis knows of anything in it: the call runs elsewhere,
-and nobody is told of a loss."""
+and no loss is reported."""
 
 import signal
 from pathlib import Path

@@ -27,7 +27,7 @@ COMMANDS = (
     *("XADD * f x", "XDEL 1-1", "XTRIM MAXLEN 0", "RESTORE 0 x", "GETDEL"),
 )
 ITS_OWN = {
-    # to send calls and to withdraw them, whoever sent them: ids are random
+    # to send calls and to withdraw them, no matter who sent them: ids are random
     keys.UNACKED: {"HSETNX f x", "HGET f", "HDEL f", "HEXISTS f"},
     keys.QUEUES: {"ZADD 1 x"},
     keys.DELAYED: {"ZREM x"},

@@ -75,7 +75,7 @@ class TasksServer(PlainServer):
         self.is_forgetful = False
 
     def wait_if_held(self, task_id: str) -> None:
-        """Keep the answer to whoever asks for a task that is held, after the first time that it was done."""
+        """Keep the answer to a request for a task that is held, after the first time that it was done."""
         task = self.tasks.get(task_id)
         if task is not None and task.held is not None and task.said["status"] == "completed":
             task.done_gets += 1

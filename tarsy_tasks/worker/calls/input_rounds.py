@@ -109,7 +109,7 @@ async def ask_for_input(call: RunningCall, needed: InputNeeded) -> Parked | Sent
 async def send_as_asker(
     context: WorkerContext, sending: Awaitable[T], call: RunningCall, deadline: Callable[[], float]
 ) -> T:
-    """Send a call whose server may ask its caller something, and is told so; `deadline` as for `HeldInput`."""
+    """Send a call whose server may ask its caller something, and knows it; `deadline` as for `HeldInput`."""
     asker = HeldInput(context, call, deadline)
     token = ASKER.set(asker)
     try:

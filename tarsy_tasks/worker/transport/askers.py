@@ -29,7 +29,7 @@ class Asker(Protocol):
 
 
 ASKER: ContextVar[Asker | None] = ContextVar("asker", default=None)
-"""Who sends the requests of this context; None: whoever it is answers nothing."""
+"""Who sends the requests of this context; None: it answers nothing."""
 ASKED: ContextVar[Asker | None] = ContextVar("asked", default=None)
 """Whom the request of a server concerns that is answered in this context; None: nobody can say."""
 
