@@ -162,7 +162,8 @@ def play_runs(directory: Path, server: Server, count: int, idle_s: int) -> list[
     entry = {"url": server.url, "headers": {"Authorization": f"Bearer {SHARED}"}, "isolated": bounds}
     with closing(Deployment(directory, {"web": entry})) as deployment:
         deployment.start(WORKERS)
-        shared, began = server.ask()["open"], time.monotonic()
+        wait_until(lambda: server.ask()["open"] == WORKERS, "each worker has opened its shared session")
+        began = time.monotonic()
         with environment_of(deployment.workers[0]):
             command = [sys.executable, str(Path(__file__).absolute()), "--runs", str(count // WORKERS)]
             agents = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(WORKERS)]
@@ -176,7 +177,7 @@ def play_runs(directory: Path, server: Server, count: int, idle_s: int) -> list[
             agent.kill()
             agent.wait()
         killed = time.monotonic()
-        wait_until(lambda: server.ask()["open"] <= shared, "all sessions are closed", 20 * idle_s)
+        wait_until(lambda: server.ask()["open"] <= WORKERS, "all sessions are closed", 20 * idle_s)
         closed_s = time.monotonic() - killed
         left = [key for key in deployment.redis.keys("tarsy:session:*") if deployment.redis.hget(key, "holder")]
         left += deployment.redis.zrange("tarsy:sessions:web", 0, -1)
@@ -185,7 +186,7 @@ def play_runs(directory: Path, server: Server, count: int, idle_s: int) -> list[
     check(seen == expected and not crossed and not left, f"answers: {seen}", f"left behind: {left}")
     return [
         (
-            f"{found['open'] - shared} sessions of runs at once in {len(holders)} workers, each used three times, in "
+            f"{found['open'] - WORKERS} sessions of runs at once in {len(holders)} workers, each used three times, in "
             f"{seconds:.0f} s: {crossed} crossed"
         ),
         (
