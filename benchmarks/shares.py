@@ -225,7 +225,7 @@ class Polls:
     def look(self, room: int) -> int:
         """How many messages it brings."""
         names, limits = (SET, SHARED), f"{room} {room}"
-        return len(self._fetch.run(self._exchange, *names, limits=limits, checks=0, room=room, kept=0))
+        return len(self._fetch.run(self._exchange, *names, limits=limits, checks=0, room=room, kept=0, instance=""))
 
     def measure(self, polls: int, room: int) -> list[float]:
         """Per poll: messages, commands that Redis executes, bytes to it and from it, its time in ms; and the longest

@@ -18,6 +18,7 @@ from tarsy_tasks.broker import keys, steps
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange, Receiver
 from tarsy_tasks.broker.priority_lists import list_of, number_of
+from tarsy_tasks.broker.session_handover import SESSION_HEADER
 from tarsy_tasks.errors import BrokerUnavailable
 from tarsy_tasks.priorities import NORMAL, Priority
 
@@ -60,7 +61,7 @@ class AgentConnection:
         self.in_flight = AsyncDeliveries(self._broker)
         self._signals: Any = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)
         """The signals that Celery sends with each message."""
-        self._templates: dict[tuple[str, str, Priority], MessageTemplate | None] = {}
+        self._templates: dict[tuple[str, str, Priority, bool], MessageTemplate | None] = {}
 
     def queue_of(self, server: str) -> str:
         """Where the calls of a server are published: an agent with a Redis user of its own has a queue of its own."""
@@ -75,6 +76,7 @@ class AgentConnection:
         arguments: tuple[Any, ...],
         deadline: float,
         priority: Priority,
+        session: str,
     ) -> bool:
         """`publish` without waiting, once, together with all others of this iteration of the event loop, at its end.
 
@@ -85,10 +87,11 @@ class AgentConnection:
             Whether it was done: kombu has to write some messages.
         """
         queue = self.queue_of(arguments[0])
-        template = self._template(app, task, queue, priority)
+        template = self._template(app, task, queue, priority, session != "")
         if template is None:
             return False
-        message = template.write(task_id, arguments, _shown(arguments), garbage_at := self._garbage_at(deadline))
+        garbage_at = self._garbage_at(deadline)
+        message = template.write(task_id, arguments, _shown(arguments), garbage_at, session)
         steps.publish.send(self._broker, receiver, **_slots(queue, priority, task_id, message, garbage_at))
         return True
 
@@ -102,6 +105,7 @@ class AgentConnection:
         consequence: str,
         *,
         priority: Priority = NORMAL,
+        session: str = "",
         may_have_run: bool = False,
     ) -> None:
         """Publish a task to the queue of the server that its arguments begin with, once `replies` are connected.
@@ -110,14 +114,15 @@ class AgentConnection:
             app: The application of this connection.
             deadline: Monotonic time until when to try, and until when somebody waits for the answer.
             consequence: What it means that nothing was published, for the error.
+            session: The isolated session of the call, if it has one.
             may_have_run: An earlier attempt may have succeeded.
 
         Raises:
             BrokerUnavailable: Redis could not be reached in time, or refuses this user.
         """
         queue, garbage_at = self.queue_of(arguments[0]), self._garbage_at(deadline)
-        message = (task_id, arguments, _shown(arguments), garbage_at)
-        template = self._template(app, task, queue, priority)
+        message = (task_id, arguments, _shown(arguments), garbage_at, session)
+        template = self._template(app, task, queue, priority, session != "")
 
         async def attempt() -> None:
             nonlocal may_have_run
@@ -153,14 +158,16 @@ class AgentConnection:
     def _garbage_at(self, deadline: float) -> float:
         return self.replies.clock.at(deadline) + _GARBAGE_S
 
-    def _template(self, app: "Celery", task: str, queue: str, priority: Priority) -> "MessageTemplate | None":
+    def _template(
+        self, app: "Celery", task: str, queue: str, priority: Priority, is_isolated: bool
+    ) -> "MessageTemplate | None":
         """None: kombu has to write the message."""
         if any(map(_receivers, self._signals)):
             return None
-        if (key := (task, queue, priority)) not in self._templates:
+        if (key := (task, queue, priority, is_isolated)) not in self._templates:
             from tarsy_tasks.broker.message_template import build_template
 
-            self._templates[key] = build_template(app, *key)
+            self._templates[key] = build_template(app, task, queue, priority, is_isolated=is_isolated)
         return self._templates[key]
 
 
@@ -190,11 +197,14 @@ def _publish_with_kombu(
     arguments: tuple[Any, ...],
     shown: str,
     garbage_at: float,
+    session: str,
     deadline: float,
 ) -> None:
     # Not `send_task`: it subscribes to each task a second time, synchronously.
     message = app.amqp.as_task_v2(task_id, task, args=arguments, argsrepr=shown, kwargsrepr="{}")
     message.headers["garbage_at"] = garbage_at
+    if session:
+        message.headers[SESSION_HEADER] = session
     with app.producer_pool.acquire(block=True, timeout=max(_SHORTEST_WAIT_S, seconds_until(deadline))) as producer:
         app.amqp.send_task_message(producer, task, message, queue=queue, priority=number_of(priority), retry=False)
 

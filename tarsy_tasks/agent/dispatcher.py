@@ -81,8 +81,7 @@ class CallDispatcher:
     is_async: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        session = self.isolated.session if self.isolated is not None else None
-        info = CallInfo(agent_id=self.agent_id, run_id=self.run_id, reads_results=True, park=self.park, session=session)
+        info = CallInfo(agent_id=self.agent_id, run_id=self.run_id, reads_results=True, park=self.park)
         self._info = info.model_dump(exclude_none=True)
         self.native = NativeCalls(self.find_app, self.agent_id, self.run_id)
         self.reader = ResultReader(self.find_app, self.agent_id, self.timeout_s)
@@ -241,7 +240,7 @@ class CallDispatcher:
         if is_ready and call.call.idempotency_key is None and connection.replies.is_connected:
             self._address(connection, call, connection.replies.new_id())
             self._unanswered.start_timer(call)
-            message = (call.id, call.task, call.message, call.deadline, call.priority)
+            message = (call.id, call.task, call.message, call.deadline, call.priority, call.session)
             if connection.publish_soon(app, _Confirmation(self, call), *message):
                 return
             call.stop_timer()
@@ -263,7 +262,8 @@ class CallDispatcher:
                         await connection.replies.poll(call.id)
                 else:
                     message = (call.id, call.task, call.message, call.deadline, NOT_ENQUEUED)
-                    await connection.publish(self._app, *message, priority=call.priority, may_have_run=may_have_run)
+                    how = {"priority": call.priority, "session": call.session}
+                    await connection.publish(self._app, *message, **how, may_have_run=may_have_run)
         except CallError as error:
             self._unanswered.reject(call, error)
         except TimeoutError:
@@ -298,7 +298,7 @@ class CallDispatcher:
             info["events"] = True
             call.events.stop = connection.replies.listen(call.id, partial(self._hear_events, call))
         if self.isolated is not None:
-            self.isolated.note(call)
+            call.session, info["session"] = self.isolated.note(call, connection.agent)
         call.message = (call.server, call.tool, call.arguments, info)
         call.hear = partial(self._hear, call)
         connection.replies.expect(call.id, call.hear)

@@ -12,6 +12,8 @@ from uuid import uuid4
 
 from tarsy_tasks.agent.background import start_in_background
 from tarsy_tasks.agent.submitted import SubmittedCall
+from tarsy_tasks.broker.session_directory import session_name_of
+from tarsy_tasks.interceptors import ANONYMOUS
 from tarsy_tasks.methods import CLOSE_SESSION
 from tarsy_tasks.models import RunSession
 
@@ -32,16 +34,27 @@ class IsolatedRun:
 
     def __init__(self, run_id: str | None) -> None:
         self.session = RunSession(run=run_id or uuid4().hex, executor=uuid4().hex)
+        self._described = self.session.model_dump()
+        self._names: dict[str, str] = {}
         self._servers: set[str] = set()
         self._running: set[SubmittedCall] = set()
 
-    def note(self, call: SubmittedCall) -> None:
-        """A call is sent, which opens a session if there is none."""
-        if call.tool == CLOSE_SESSION:
-            return
-        self._servers.add(call.server)
-        self._running.add(call)
-        call.answered.add_done_callback(lambda _: self._running.discard(call))
+    def note(self, call: SubmittedCall, agent: str) -> tuple[str, dict[str, Any]]:
+        """A call is sent, which opens a session if there is none. Returns the name of the session, and what the message
+        says of it.
+
+        Args:
+            agent: The bound agent that sends it; empty for others. One that workers know by its signature has sessions
+                of other names, and its calls take longer to get there.
+        """
+        if call.tool != CLOSE_SESSION:
+            self._servers.add(call.server)
+            self._running.add(call)
+            call.answered.add_done_callback(lambda _: self._running.discard(call))
+        if (name := self._names.get(call.server)) is None:
+            name = session_name_of(call.server, agent or ANONYMOUS, self.session.run)
+            self._names[call.server] = name
+        return name, self._described
 
     async def close(self, send: _Send) -> None:
         """Have the sessions closed. Returns when Redis has that in its queues; at once if calls still run, which come

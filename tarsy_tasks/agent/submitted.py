@@ -58,6 +58,7 @@ class SubmittedCall:
         task: Celery's name of the task.
         id: The task id; empty for a call that was not sent.
         message: The arguments of the task; empty for a call that was not sent.
+        session: Name of its isolated session; empty if it has none.
         claim: Of the call's idempotency key, if it has one.
         sent_at: In seconds since the epoch by the clock of Redis.
         is_enqueued: Redis has confirmed it.
@@ -90,6 +91,7 @@ class SubmittedCall:
     task: str = CALL_TOOL
     id: str = ""
     message: tuple[Any, ...] = ()
+    session: str = ""
     claim: Claim | None = None
     sent_at: float | None = None
     is_enqueued: bool = False

@@ -6,7 +6,8 @@ deliveries, async_deliveries   where every call stands; `steps`, `entries` and `
                         `begun` is its begin marker
 parked_calls, parked_records, parked_views   calls that wait, what is kept of them, and what people see; `input_rounds`
                         is what their servers have asked, `server_tasks` which worker asks about which task
-session_directory, watches   which worker holds the session of a run, and which one a watch of a resource
+session_directory, watches   which worker holds the session of a run, and which one a watch of a resource;
+                        `session_handover` brings calls to the worker with their session
 answer_cache, large_results   answers that are kept, and results that are read in parts
 fetch, shares, limits, priority_lists   which message a worker takes next: by queue, agent, limit and priority
 sweep, leases, delayed  messages whose worker is lost, those that this process has leased, and those of a later time

@@ -2,7 +2,8 @@
 
 Owns the script that pops messages and leases them in the same step, so that a worker that is killed at any moment
 has either left a message in its queue or holds a lease on it that lapses. A message of another producer gets its entry
-in the in-flight table there, too. The worker's `fetcher` decides when it runs, and `deliveries` explains the states.
+in the in-flight table there, too. A call of an isolated session that another worker holds goes on to that one's queue
+(`session_handover`). The worker's `fetcher` decides when it runs, and `deliveries` explains the states.
 """
 
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from tarsy_tasks.broker.messages import DamagedMessage, read_message
 from tarsy_tasks.broker.priority_lists import IN_LUA, priority_of_list
 from tarsy_tasks.broker.received_json import LARGEST_BYTES
 from tarsy_tasks.broker.script import NOW, Key, Script, constants, script
+from tarsy_tasks.broker.session_handover import PASS_ON
 from tarsy_tasks.broker.steps import KEYS
 from tarsy_tasks.broker.task_headers import LONGEST_NAME
 from tarsy_tasks.broker.task_names import CALL_TOOL, PREFIX, REQUEST
@@ -46,7 +48,7 @@ class Fetcher(Protocol):
 
 
 _LEASE = r"""
-    -- The id of a task of ours, else the delivery tag; and whether it is a call.
+    -- The id of a task of ours, else the delivery tag; whether it is a call; and the session that it belongs to.
     local function read_tag(message)
         if #message > largest_bytes then return redis.sha1hex(string.sub(message, 1, 1024) .. #message) end
         local is_json, found = pcall(cjson.decode, message)
@@ -60,13 +62,15 @@ _LEASE = r"""
         end
         local task, id = text_in('headers', 'task'), text_in('headers', 'id')
         if id ~= '' and string.sub(task, 1, #prefix) == prefix then
-            return id, task == call or task == request
+            return id, task == call or task == request, text_in('headers', session_header)
         end
         local tag = text_in('properties', 'delivery_tag')
         return tag ~= '' and tag or redis.sha1hex(message)
     end
+    -- Nothing if it was passed on.
     local function lease(name, home, message)
-        local tag, is_call = read_tag(message)
+        local tag, is_call, session = read_tag(message)
+        if is_call and session ~= '' and pass_on(session, tag, name, home, message) then return nil end
         local found = take(tag, home, waiting_prefix .. home, marker_prefix .. tag, withdrawn_prefix .. tag,
             name .. '\n\n' .. message, not is_call)
         local text = #message > largest_bytes and '' or message
@@ -85,7 +89,7 @@ _UNLIMITED = r"""
     local function report_left_out() end
     """
 _POP = r"""
-    local homes, lists, left, fetched, bytes, trouble = {}, {}, {}, {}, 0, nil
+    local homes, lists, left, fetched, bytes, popped, trouble = {}, {}, {}, {}, 0, 0, nil
     local nth = 0
     for limit in string.gmatch(limits, '%d+') do
         nth = nth + 1
@@ -108,8 +112,11 @@ _POP = r"""
                 if found then trouble = as_error(found) end
                 return false
             end
-            fetched[#fetched + 1] = found
-            bytes, room, left[counted] = bytes + #message, room - 1, left[counted] - 1
+            popped, bytes = popped + 1, bytes + #message
+            if found then
+                fetched[#fetched + 1] = found
+                room, left[counted] = room - 1, left[counted] - 1
+            end
         end
         return #messages == most
     end
@@ -118,13 +125,13 @@ _POP = r"""
     local turn = tonumber(time[2])
     local function fetch_by_priority(found, home, counted)
         if #found == 1 then return fetch_from(found[1], home, counted, 1) end
-        local before = room
+        local before = popped
         turn = (turn + 1) % 10
         local first = turn == 0 and 3 or turn % 4 == 0 and 2 or 1
         for _, is_first in ipairs({true, false}) do
             for _, name in ipairs(found) do
                 if (rank_of(name) == first) == is_first then fetch_from(name, home, counted, 1) end
-                if room < before or trouble then return room < before end
+                if popped > before or trouble then return popped > before end
             end
         end
         return false
@@ -153,13 +160,13 @@ _IN_TURN = r"""
             local most = math.min(share, left[home], n <= checks and room or room - kept)
             if served[home] then again[#again + 1] = n
             elseif most > 0 and bytes < batch_bytes and not trouble then
-                local before = room
+                local before = popped
                 -- A command may be refused, such as one for limits. Then what was taken for others is still returned.
                 local is_served, found = pcall(serve, n, most)
                 if not is_served then refused = as_error(found)
                 elseif found then again[#again + 1] = n
                 end
-                served[home] = room < before
+                served[home] = popped > before
             end
         end
         active = again
@@ -167,6 +174,7 @@ _IN_TURN = r"""
     pcall(settle)
     trouble = trouble or refused
     if trouble and #fetched == 0 then return trouble end
+    if passed_on > 0 and #fetched == 0 then fetched[1] = {passed_from} end
     report_left_out(fetched, unseen)
     return fetched
     """
@@ -180,7 +188,10 @@ def declare_fetch(
     The first `checks` names are queues of checks; the others leave `kept` of the room. A queue may have several lists,
     the most urgent first; while all of them have messages, seven of ten messages are interactive, two normal and one
     batch (docs/limits.md). It returns for each message its list, tag, delivery count, state, owner and text, and the
-    lines of all who began it if there are any; and if it is counted in limits, these, as `Delivery.counted`.
+    lines of all who began it if there are any; and if it is counted in limits, these, as `Delivery.counted`. If it has
+    passed on all that it popped, it returns the queue of the last one alone.
+
+    `instance` is the worker that takes them.
 
     Args:
         homes: In Lua, `home_of(name)`: the queue whose limit counts for a name; `is_set(name)`: it is not a list.
@@ -207,8 +218,11 @@ def declare_fetch(
         withdrawn_prefix=keys.withdrawn_key(""),
     )
 
-    @script(values, NOW, TAKE, limiting or _UNLIMITED, _LEASE, homes, IN_LUA, _POP, serving, _IN_TURN, known=KEYS)
-    def fetch(*names: Key, limits: str, checks: int, room: int, kept: int) -> list[list[Any]]: ...
+    @script(
+        *(values, NOW, TAKE, limiting or _UNLIMITED, PASS_ON, _LEASE, homes, IN_LUA, _POP, serving, _IN_TURN),
+        known={name: KEYS[name] for name in ("unacked", "leases")},
+    )
+    def fetch(*names: Key, limits: str, checks: int, room: int, kept: int, instance: str) -> list[list[Any]]: ...
 
     return fetch
 

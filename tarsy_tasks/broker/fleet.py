@@ -9,15 +9,40 @@ from typing import Any
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.exchange import RedisExchange
-from tarsy_tasks.broker.script import Key, script
+from tarsy_tasks.broker.script import Key, constants, script
 
-__all__ = ["ALIVE_S", "QUIET", "announce", "depart", "is_alive", "leave", "resume", "serving_workers", "suspend"]
+__all__ = [
+    "ALIVE_S",
+    "IS_ALIVE",
+    "QUIET",
+    "announce",
+    "depart",
+    "is_alive",
+    "leave",
+    "resume",
+    "serving_workers",
+    "suspend",
+]
 
 ALIVE_S = 20.0
 """A worker without a heartbeat for that long is considered dead."""
 QUIET = 0.35
 """Share of a lease; longer than between two renewals, so that every live owner has renewed when a sweep begins."""
 _KEPT_S = 60
+
+IS_ALIVE = (
+    constants(heartbeats=keys.WORKERS, last_sweeps=keys.SWEEPS, quiet=QUIET)
+    + r"""
+    local function is_alive(instance, within_s)
+        local said_at = redis.call('ZSCORE', heartbeats, instance)
+        if not said_at then return false end
+        local last, quiet_until = unpack(redis.call('HMGET', last_sweeps, 'last', 'quiet_until'))
+        if now - said_at < within_s or now < tonumber(quiet_until or '0') then return true end
+        return last and now - last > within_s * quiet
+    end
+    """
+)
+"""In Lua, `is_alive`. It needs `NOW`."""
 
 
 @script(

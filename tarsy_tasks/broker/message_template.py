@@ -18,13 +18,14 @@ from kombu.utils.json import dumps
 from tarsy_tasks.broker.kombu_message import tag_by_call
 from tarsy_tasks.broker.kombu_transport import Transport
 from tarsy_tasks.broker.priority_lists import number_of
+from tarsy_tasks.broker.session_handover import SESSION_HEADER
 from tarsy_tasks.priorities import NORMAL, Priority
 
 __all__ = ["MessageTemplate", "build_template"]
 
 
 _encode = json.JSONEncoder().encode
-_ID, _BODY, _SHOWN, _GARBAGE_AT = (uuid4().hex for _ in range(4))
+_ID, _BODY, _SHOWN, _GARBAGE_AT, _SESSION = (uuid4().hex for _ in range(5))
 """What stands where a message is filled in: found again in its text, whatever else is in it."""
 
 
@@ -35,35 +36,44 @@ class MessageTemplate:
     """
 
     def __init__(self, text: str, tail: str) -> None:
-        self._pieces = re.split(f"({_ID}|{_BODY}|{_SHOWN}|{_GARBAGE_AT})", text)
+        self._pieces = re.split(f"({_ID}|{_BODY}|{_SHOWN}|{_GARBAGE_AT}|{_SESSION})", text)
         self._tail = tail
 
-    def write(self, task_id: str, arguments: tuple[Any, ...], shown: str, garbage_at: float) -> str:
+    def write(self, task_id: str, arguments: tuple[Any, ...], shown: str, garbage_at: float, session: str = "") -> str:
         """The message of a task.
 
         Args:
             arguments: Positional, of JSON types.
             shown: What Flower shows for them.
             garbage_at: After which nobody waits for it, in seconds of the clock of Redis.
+            session: The isolated session of its call, for a template of such calls.
         """
         values = {
             _ID: task_id,
             _BODY: base64.b64encode(f"[{_encode(arguments)}{self._tail}".encode()).decode(),
             _SHOWN: _encode(shown),
             _GARBAGE_AT: repr(garbage_at),
+            _SESSION: session,
         }
         return "".join([values.get(piece, piece) for piece in self._pieces])
 
 
-def build_template(app: Any, task: str, queue: str, priority: Priority = NORMAL) -> MessageTemplate | None:
+def build_template(
+    app: Any, task: str, queue: str, priority: Priority = NORMAL, *, is_isolated: bool = False
+) -> MessageTemplate | None:
     """A template of an application's messages of a priority; None if kombu writes them in another form for each call:
     with another transport, signed, compressed. It sends nothing.
+
+    Args:
+        is_isolated: For calls of isolated sessions.
     """
     conf, transport = app.conf, app.connection_for_write().get_transport_cls()
     if transport is not Transport or conf.task_serializer != "json" or conf.task_compression:
         return None
     message = app.amqp.as_task_v2(_ID, task, args=(), argsrepr=_SHOWN, kwargsrepr="{}")
     message.headers["garbage_at"] = _GARBAGE_AT
+    if is_isolated:
+        message.headers[SESSION_HEADER] = _SESSION
     connection: Any = Connection(transport=_RecordingTransport)
     with connection:
         channel = connection.channel()

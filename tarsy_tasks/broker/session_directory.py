@@ -1,11 +1,9 @@
 """Which worker holds an isolated session: the directory of them in Redis.
 
-Owns the claim to a session, and bringing the calls of its run to the worker that has it. A claim is a lease that lasts
-as long as its worker's heartbeat does (`fleet`). Each step is one script, so of several workers that take calls of a
-run at the same moment one gets the claim and the others see it.
-
-A call that another worker has to run is moved into the affinity queue of that worker: a queue like any other, in which
-nothing is lost. What waits there when its worker is gone goes back to where it came from.
+Owns the claim to a session. A claim is a lease that lasts as long as its worker's heartbeat does (`fleet`). Each step
+is one script, so of several workers that take calls of a run at the same moment one gets the claim and the others see
+it.
+How a call gets to the worker that holds its session is `session_handover`.
 """
 
 import json
@@ -18,13 +16,9 @@ from typing import NamedTuple
 from tarsy_tasks.broker import fleet, keys
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.deliveries import as_text
-from tarsy_tasks.broker.entries import ANNOUNCE, ENTRIES
-from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.script import NOW, Key, Table, constants, script
-from tarsy_tasks.broker.steps import KEYS, step
-from tarsy_tasks.broker.task_headers import LONGEST_NAME
 
-__all__ = ["Bounds", "Claim", "ClaimState", "SessionDirectory", "forward", "session_key_of", "take_back"]
+__all__ = ["Bounds", "Claim", "ClaimState", "SessionDirectory", "session_key_of", "session_name_of"]
 
 _LOST_S = 3600
 """How long it stays known that a session was lost."""
@@ -64,20 +58,6 @@ class Claim(NamedTuple):
     reason: str = ""
 
 
-_ALIVE = (
-    constants(quiet=fleet.QUIET)
-    + r"""
-    local last, quiet_until = unpack(redis.call('HMGET', sweeps, 'last', 'quiet_until'))
-    local function is_alive(instance, within_s)
-        local said_at = redis.call('ZSCORE', workers, instance)
-        if not said_at then return false end
-        if now - said_at < within_s or now < tonumber(quiet_until or '0') then return true end
-        return last and now - last > within_s * quiet
-    end
-    """
-)
-"""In Lua, `fleet.is_alive`."""
-_KEYS = {**KEYS, "workers": keys.WORKERS}
 _MEMBER = "local member = session .. '\\n' .. principal\n"
 
 
@@ -96,7 +76,7 @@ class Bounds(NamedTuple):
 # The same call gets the same reply again: its first answer may have been lost with the worker that made it.
 @script(
     NOW,
-    _ALIVE,
+    fleet.IS_ALIVE,
     constants(kept_s=_KEPT_S, lost_s=_LOST_S, forgotten="Redis has lost who holds it."),
     _MEMBER,
     r"""
@@ -118,7 +98,7 @@ class Bounds(NamedTuple):
         local bound = find_bound()
         if bound then return {'full', '', bound} end
         redis.call('DEL', session)
-        redis.call('HSET', session, 'principal', principal, 'holder', holder)
+        redis.call('HSET', session, 'principal', principal, 'holder', holder, 'home', home, 'lease_s', lease_s)
         redis.call('EXPIRE', session, kept_s + idle_s)
         redis.call('ZADD', index, now, member)
         redis.call('EXPIRE', index, kept_s)
@@ -145,13 +125,13 @@ class Bounds(NamedTuple):
     if restarts or (current ~= '' and not is_open) or (told and told ~= tag) then return claim() end
     return lose(why or '')
     """,
-    known=_KEYS,
 )
 def _claim(
     *,
     session: Key,
     index: Key,
     principal: str,
+    home: str,
     most: int,
     most_of_agent: int,
     holder: str,
@@ -206,107 +186,15 @@ def _release(*, session: Key, index: Key, holder: str, why: str) -> None: ...
 def _confirm(*, index: Key, members: Table, holder: str) -> None: ...
 
 
-# Returns 0, and does nothing, if the session is no longer there.
-@step(
-    NOW,
-    ENTRIES,
-    r"""
-    if redis.call('HGET', session, 'holder') ~= holder then return 0 end
-    if redis.call('ZREM', leases, home .. '\n' .. tag) == 0 then return 1 end
-    local in_flight = entry_of(tag, home)
-    local queue, garbage_at, message = split_entry(in_flight or '')
-    if not message then return 1 end
-    local list = target .. string.sub(named_queue(queue, home), #home + 1)
-    redis.call('HSET', unacked, tag, list .. '\n' .. garbage_at .. '\n' .. message)
-    redis.call('LPUSH', list, message)
-    redis.call('ZADD', target_waiting, now, tag)
-    redis.call('ZADD', queues, 'NX', now, target)
-    -- If it is withdrawn now, the worker that takes it records that: so it stays `taken`.
-    redis.call('HINCRBY', marker, 'deliveries', -1)
-    redis.call('HDEL', marker, 'suspect')
-    redis.call('EXPIRE', marker, marker_ttl_s)
-    return 1
-    """,
-)
-def _forward(*, session: Key, target_waiting: Key, tag: str, home: str, holder: str, target: str) -> int: ...
-
-
-# Agents list queues, too, under any names. One that may call every server can also fill lists whose names end with its
-# own; so nothing with another mark behind the first one is moved, or it could get into the queue of another agent.
-@script(
-    NOW,
-    ENTRIES,
-    ANNOUNCE,
-    _ALIVE,
-    constants(
-        most_queues=1000,
-        most_messages=500,
-        longest_name=LONGEST_NAME,
-        waiting_prefix=keys.waiting_key(""),
-    ),
-    r"""
-    local moved = {}
-    local function move(queue, home)
-        local place = waiting_prefix .. queue
-        for _, tag in ipairs(redis.call('ZRANGE', place, 0, most_messages - 1)) do
-            local in_flight = entry_of(tag, home)
-            local name, garbage_at, message = split_entry(in_flight or '')
-            redis.call('ZREM', place, tag)
-            if message then
-                local list = named_queue(name, queue)
-                redis.call('LREM', list, 0, message)
-                list = home .. string.sub(list, #queue + 1)
-                redis.call('HSET', unacked, tag, list .. '\n' .. garbage_at .. '\n' .. message)
-                redis.call('RPUSH', list, message)
-                redis.call('ZADD', waiting_prefix .. home, now, tag)
-                redis.call('ZADD', queues, 'NX', now, home)
-                pcall(announce, home)
-                moved[#moved + 1] = tag
-            end
-        end
-    end
-    for _, queue in ipairs(redis.call('ZRANGE', queues, 0, most_queues - 1)) do
-        local home, instance
-        if #queue <= longest_name then
-            home, instance = string.match(queue, '^([^\n]-)' .. worker_mark .. '([^\n:]+)$')
-        end
-        if home and (instance == leaving or not is_alive(instance, lease_s)) then move(queue, home) end
-    end
-    return moved
-    """,
-    known=_KEYS,
-)
-def _take_back(*, leaving: str, lease_s: float) -> list[bytes]: ...
+def session_name_of(server: str, principal: str, run: str) -> str:
+    """The name of an isolated session. A run is any text of an agent, and each agent has runs of its own: nobody can be
+    in the way of another one by guessing its name."""
+    return f"{server}:{sha256(json.dumps([principal, run]).encode()).hexdigest()[:_DIGEST_CHARS]}"
 
 
 def session_key_of(server: str, principal: str, run: str) -> str:
-    """The key of an isolated session. A run is any text of an agent, and each agent has runs of its own: nobody can be
-    in the way of another one by guessing its name."""
-    return keys.session_key(f"{server}:{sha256(json.dumps([principal, run]).encode()).hexdigest()[:_DIGEST_CHARS]}")
-
-
-def forward(exchange: RedisExchange, tag: str, queue: str, session: str, holder: str) -> bool:
-    """Move a message that this worker has leased into the affinity queue of the worker that holds its session; this
-    delivery does not count. Returns False, and does nothing, if that worker holds it no longer.
-
-    Args:
-        queue: Where it was taken from.
-        session: The key of the session.
-    """
-    home = queue.partition(keys.WORKER_MARK)[0]
-    target = keys.affinity_queue(home, holder)
-    slots = {"target_waiting": keys.waiting_key(target), "target": target, "session": session, "holder": holder}
-    return bool(_forward.run(exchange, tag=tag, home=queue, **slots))
-
-
-def take_back(exchange: RedisExchange, lease_s: float, leaving: str = "") -> list[str]:
-    """Move what waits in the affinity queues of lost workers back to where it came from. Returns the tags.
-
-    Args:
-        lease_s: How long a worker counts as alive that renews nothing.
-        leaving: A worker that takes no more calls, though it is alive.
-    """
-    return [as_text(tag) for tag in _take_back.run(exchange, leaving=leaving, lease_s=lease_s)]
+    """The key of an isolated session."""
+    return keys.session_key(session_name_of(server, principal, run))
 
 
 _UNBOUND = Bounds(10**9, 10**9)
@@ -334,6 +222,7 @@ class SessionDirectory:
         principal: str,
         tag: str,
         *,
+        home: str = "",
         bounds: Bounds = _UNBOUND,
         idle_s: float = 0,
         is_held: bool = False,
@@ -349,6 +238,7 @@ class SessionDirectory:
             session: Its key.
             principal: Who sent the call.
             tag: The call.
+            home: The queue of its agent, beside which this worker takes calls of the session.
             bounds: How many there may be.
             idle_s: The idle limit of the session.
             is_held: This worker has it.
@@ -362,6 +252,7 @@ class SessionDirectory:
             session=session,
             index=keys.sessions_key(server),
             principal=principal,
+            home=home,
             most=bounds.server,
             most_of_agent=bounds.agent,
             holder=self._instance,

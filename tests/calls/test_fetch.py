@@ -132,7 +132,7 @@ def test_what_comes_to_a_worker_that_is_killed_stays_queued(
 def test_a_passing_refusal_does_not_change_the_way_of_fetching(
     tmp_path: Path, worker: Worker, foreign: Celery, redis_url: str
 ) -> None:
-    _, script, *_ = fetch.command("a queue", limits="1", checks=0, room=1, kept=0)
+    _, script, *_ = fetch.command("a queue", limits="1", checks=0, room=1, kept=0, instance="")
     is_refused = threading.Event()
 
     def refuse() -> bytes:

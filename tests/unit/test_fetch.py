@@ -49,7 +49,7 @@ def push(client: Any, queue: str, *call_ids: str) -> None:
 
 
 def take(table: Deliveries, *names: str, limits: str = "16", room: int = 16, **more: int) -> list[FetchedMessage]:
-    given = {"checks": 0, "kept": 0, **more}
+    given = {"checks": 0, "kept": 0, "instance": "w", **more}
     return [read_fetched(each) for each in fetch.run(table.exchange, *names, limits=limits, room=room, **given)]
 
 
@@ -128,7 +128,7 @@ def test_whatever_is_in_a_queue_has_a_tag(table: Deliveries, client: Any, text: 
 def test_a_marker_that_was_overwritten_stops_only_its_own_call(table: Deliveries, client: Any) -> None:
     push(client, CALLS, "a0", "broken", "a1")
     client.set(keys.call_marker("broken"), "not a hash")
-    replies = fetch.run(table.exchange, CALLS, limits="16", room=16, checks=0, kept=0)
+    replies = fetch.run(table.exchange, CALLS, limits="16", room=16, checks=0, kept=0, instance="w")
     first, broken, last = replies
     assert tags([read_fetched(first), read_fetched(last)]) == ["a0", "a1"]
     with pytest.raises(DamagedMessage, match="unknown state"):

@@ -26,23 +26,25 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def publish_with_kombu(app: Any, arguments: tuple[Any, ...], shown: str, garbage_at: float) -> None:
+def publish_with_kombu(app: Any, arguments: tuple[Any, ...], shown: str, garbage_at: float, session: str) -> None:
     message = app.amqp.as_task_v2(ID, "tarsy.call_tool", args=arguments, argsrepr=shown, kwargsrepr="{}")
     message.headers["garbage_at"] = garbage_at
+    if session:
+        message.headers["session"] = session
     with app.producer_pool.acquire() as producer:
         app.amqp.send_task_message(producer, "tarsy.call_tool", message, queue="mcp.desk")
 
 
 @pytest.mark.parametrize("what", ARGUMENTS)
-@pytest.mark.parametrize("garbage_at", [1795349242.8090372, 1795349242.0])
-def test_it_is_what_kombu_publishes(client: Any, app: TarsyApp, what: str, garbage_at: float) -> None:
+@pytest.mark.parametrize(("garbage_at", "session"), [(1795349242.8090372, ""), (1795349242.0, "desk:2b0d")])
+def test_it_is_what_kombu_publishes(client: Any, app: TarsyApp, what: str, garbage_at: float, session: str) -> None:
     arguments = ARGUMENTS[what]
     shown = ".".join(arguments[:2])
-    publish_with_kombu(app, arguments, shown, garbage_at)
-    template = build_template(app, "tarsy.call_tool", "mcp.desk")
+    publish_with_kombu(app, arguments, shown, garbage_at, session)
+    template = build_template(app, "tarsy.call_tool", "mcp.desk", is_isolated=session != "")
     assert template is not None
     [published] = client.lrange("mcp.desk", 0, -1)
-    written = template.write(ID, arguments, shown, garbage_at)
+    written = template.write(ID, arguments, shown, garbage_at, session)
     assert written.encode() == published
     assert json.loads(base64.b64decode(json.loads(written)["body"]))[0] == list(arguments)
 

@@ -60,9 +60,8 @@ def take(table: Deliveries, room: int = 10, *, fairly: bool = True) -> list[Fetc
     names = [*([SET] if fairly else []), *lists_of(SHARED)]
     limits = " ".join([str(room)] * len(names))
     script = FAIR if fairly else fetch
-    return [
-        read_fetched(each) for each in script.run(table.exchange, *names, limits=limits, checks=0, room=room, kept=0)
-    ]
+    found = script.run(table.exchange, *names, limits=limits, checks=0, room=room, kept=0, instance="w")
+    return [read_fetched(each) for each in found]
 
 
 def priorities(found: list[FetchedMessage]) -> Counter[str]:

@@ -44,7 +44,7 @@ def send(table: Deliveries, agent: str, *tags: str) -> None:
 
 def take(table: Deliveries, room: int = 16, script: Script[Any, Any] = FAIR) -> list[FetchedMessage]:
     limits = f"{room} {room}"
-    found = script.run(table.exchange, SET, SHARED, limits=limits, checks=0, room=room, kept=0)
+    found = script.run(table.exchange, SET, SHARED, limits=limits, checks=0, room=room, kept=0, instance="w")
     return [read_fetched(each) for each in found]
 
 

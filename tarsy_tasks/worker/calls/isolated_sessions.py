@@ -17,7 +17,8 @@ from redis.exceptions import RedisError
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.deliveries import Delivery
-from tarsy_tasks.broker.session_directory import Bounds, Claim, ClaimState, SessionDirectory, forward, session_key_of
+from tarsy_tasks.broker.session_directory import Bounds, Claim, ClaimState, SessionDirectory, session_key_of
+from tarsy_tasks.broker.session_handover import forward
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import Requeued
 from tarsy_tasks.models import RunSession
@@ -182,6 +183,7 @@ class IsolatedSessions:
             key,
             call.principal,
             delivery.tag,
+            home=home,
             bounds=Bounds(limits.max_sessions, limits.max_per_agent),
             idle_s=limits.idle_s,
             is_held=is_held,

@@ -42,6 +42,7 @@ class FetchConnection:
         reopened: Called when a lost connection is open again.
         weights: Of the shares, as for `declare_fair_fetch`.
         limiting: As for `declare_fetch`.
+        instance: Name of this worker process.
 
     Attributes:
         exchange: Sends commands.
@@ -57,7 +58,9 @@ class FetchConnection:
         reopened: Callable[[], None],
         weights: Mapping[str, float],
         limiting: str,
+        instance: str,
     ) -> None:
+        self._instance = instance
         self.exchange = AsyncRedisExchange(find_pool, Subscription(_TRACK, hear, self._lost))
         self.fetch = declare_fetch(limiting=limiting) if limiting else fetch
         self.fetch_fairly = declare_fair_fetch(weights, limiting)
@@ -73,11 +76,12 @@ class FetchConnection:
         Raises:
             RedisError: Redis cannot be reached, or refuses what is needed (`ResponseError`).
         """
+        probe = self._probe()
         await self.exchange.open()
         # Redis may not know the script; and its user may not be allowed to do what is in it.
-        await self.fetch.run_async(self.exchange, _PROBE, limits="1", checks=0, room=1, kept=0)
+        await self.fetch.run_async(self.exchange, _PROBE, **probe)
         try:
-            await self.fetch_fairly.run_async(self.exchange, _PROBE_AGENTS, limits="1", checks=0, room=1, kept=0)
+            await self.fetch_fairly.run_async(self.exchange, _PROBE_AGENTS, **probe)
             await self.exchange.execute(("SCARD", _PROBE_AGENTS), ("ZCARD", keys.shares_key("")))
             self.serves_agents = True
         except ResponseError as error:
@@ -108,10 +112,14 @@ class FetchConnection:
         """The policy or the servers have changed; arguments as of the constructor."""
         fetch_alone = declare_fetch(limiting=limiting) if limiting else fetch
         fetch_fairly = declare_fair_fetch(weights, limiting)
+        probe = self._probe()
         with suppress(RedisError, OSError):  # else Redis learns them when it is connected again
-            await fetch_alone.run_async(self.exchange, _PROBE, limits="1", checks=0, room=1, kept=0)
-            await fetch_fairly.run_async(self.exchange, _PROBE_AGENTS, limits="1", checks=0, room=1, kept=0)
+            await fetch_alone.run_async(self.exchange, _PROBE, **probe)
+            await fetch_fairly.run_async(self.exchange, _PROBE_AGENTS, **probe)
         self.fetch, self.fetch_fairly = fetch_alone, fetch_fairly
+
+    def _probe(self) -> dict[str, Any]:
+        return {"limits": "1", "checks": 0, "room": 1, "kept": 0, "instance": self._instance}
 
     def close(self) -> None:
         """Close it for good."""

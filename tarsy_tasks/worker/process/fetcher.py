@@ -36,8 +36,12 @@ _LOOK_S = 10.0
 """A connection that is lost without a sign is noticed by looking."""
 _REST_S = 0.01
 """After a look at sets of agents that brought nothing: names that agents add and do not use cost no more than that."""
-_LEFT_OUT = 2
-"""The length of a reply that is no message, but says of which server calls are left out."""
+_LEFT_OUT, _PASSED_ON = 2, 1
+"""The lengths of replies that are no messages, but say of which server calls are left out, and that all went on to
+other workers."""
+_MOST_BESIDE = 4
+"""If a server has no more affinity queues here, they are looked at together with its own. Another worker that took a
+call of one of their sessions has moved it there a moment ago, so one look takes it; else that needs another one."""
 _LEFT_OUT_S = (0.01, 0.1)
 """How soon to look again for calls that were over their limits: others may have come that are not."""
 
@@ -71,7 +75,7 @@ class QueueFetcher:
     """The fetcher of one worker process.
 
     Args:
-        find_pool, weights, limiting: As for `FetchConnection`.
+        find_pool, weights, limiting, instance: As for `FetchConnection`.
         bulkhead: Says how many messages may be taken.
 
     `wake` may be called from any thread; all other methods run on the loop.
@@ -84,10 +88,12 @@ class QueueFetcher:
         loop: SessionLoop,
         weights: Mapping[str, float] = MappingProxyType({}),
         limiting: str = "",
+        instance: str = "",
     ) -> None:
         self._bulkhead = bulkhead
         self._loop = loop
-        self._connection = FetchConnection(find_pool, self._hear, self._look_at_all, weights, limiting)
+        self._instance = instance
+        self._connection = FetchConnection(find_pool, self._hear, self._look_at_all, weights, limiting, instance)
         self._exchange = self._connection.exchange
         self._sink: MessageSink | None = None
         self._queues: dict[str, Sequence[str]] = {}
@@ -95,6 +101,8 @@ class QueueFetcher:
         one of them, whose name and only list is the set of these agents."""
         self._limited_as: dict[str, str] = {}
         """Of agents' queues, the queue of their server."""
+        self._beside: dict[str, list[str]] = {}
+        """The affinity queues of this worker, by the queue of their server."""
         self._over_limits: dict[str, asyncio.TimerHandle] = {}
         """The queues of servers of which all that waits is over its limits, until some of it may be taken."""
         self._rest: asyncio.TimerHandle | None = None
@@ -142,6 +150,7 @@ class QueueFetcher:
         self._connection.stop_reopening()
         self._bulkhead.watch(None)
         self._queues.clear()
+        self._beside.clear()
         self._changed.clear()
         if self._rest is not None:
             self._rest.cancel()
@@ -169,6 +178,10 @@ class QueueFetcher:
             agents = keys.agents_key(server)
             self._limited_as[agents] = queue
             self._add(agents, [agents])
+        if keys.WORKER_MARK in queue:
+            beside = self._beside.setdefault(keys.shared_queue(queue), [])
+            if queue not in beside:
+                beside.append(queue)
         self._add(queue, lists)
         self._look()
 
@@ -228,6 +241,9 @@ class QueueFetcher:
         agents = self._limited_as.keys() & self._changed if self._rest is None else set[str]()
         # A server's own queue is one of the shares.
         self._changed.update(queue for each in agents if (queue := self._limited_as[each]) in self._queues)
+        for server, beside in self._beside.items():
+            if server in self._changed and len(beside) <= _MOST_BESIDE:
+                self._changed.update(beside)
         if not (lists_changed := self._changed - self._limited_as.keys()):
             return
         slots, kept, limits = self._bulkhead.measure(lists_changed)
@@ -250,7 +266,7 @@ class QueueFetcher:
 
         # What is reported from here on may be later than what the script has seen.
         def take(replies: list[Any]) -> None:
-            self._has_taken = bool(replies[0]) and len(replies[0][0]) > _LEFT_OUT
+            self._has_taken = bool(replies[0]) and len(replies[0][0]) != _LEFT_OUT
             self._changed.difference_update(asked)
             self._changed.update(self._woken)
             self._quiet.update([name for name, queue in lists if name != queue])
@@ -270,6 +286,7 @@ class QueueFetcher:
             checks=checks,
             room=room,
             kept=kept,
+            instance=self._instance,
         )
         # A queue's next change is reported if its length was read before.
         tracked = [("SCARD" if queue in agents else "LLEN", name) for name, queue in lists]
@@ -300,6 +317,8 @@ class QueueFetcher:
         for reply in replies[0]:
             if len(reply) == _LEFT_OUT:
                 self._leave_out(as_text(reply[0]), float(reply[1]), [as_text(each[0]) for each in replies[0]])
+                continue
+            if len(reply) == _PASSED_ON:
                 continue
             try:
                 message = read_fetched(reply)

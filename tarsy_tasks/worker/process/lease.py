@@ -25,7 +25,7 @@ from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.leases import leased
 from tarsy_tasks.broker.messages import DamagedMessage, read_entry
 from tarsy_tasks.broker.parked_calls import wake_due
-from tarsy_tasks.broker.session_directory import take_back
+from tarsy_tasks.broker.session_handover import take_back
 from tarsy_tasks.broker.task_failures import build_task_failure
 from tarsy_tasks.errors import CallError, PoisonMessage
 from tarsy_tasks.outcomes import ErrorCode

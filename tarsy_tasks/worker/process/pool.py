@@ -140,7 +140,8 @@ class TaskPool(ThreadsTaskPool):
         isolated = build(isolation=self.isolated)
         self.runner = CallRunner(context, build(), isolated, asked_for, build_answering(context))
         weights, limiting = weights_of(context.policy), self.build_fetch_limits()
-        self.fetcher = QueueFetcher(partial(broker_pool, self.app), self._bulkhead, self._loop, weights, limiting)
+        pool, instance = partial(broker_pool, self.app), context.instance
+        self.fetcher = QueueFetcher(pool, self._bulkhead, self._loop, weights, limiting, instance)
         suspended = SuspendedQueues(context.connections, self._bulkhead, context.instance)
         pauses = SharedPauses(context.connections, context.in_flight.exchange)
         report = build_limit_report(context.policy, self.app.mcp_config.enabled_servers)

@@ -10,7 +10,7 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.deliveries import Deliveries, Delivery
 from tarsy_tasks.broker.fetch import fetch, read_fetched
 from tarsy_tasks.broker.parked_calls import Decided, Parking, decide, load, wake_due
-from tarsy_tasks.broker.session_directory import forward, take_back
+from tarsy_tasks.broker.session_handover import forward, take_back
 
 OWN, OTHERS = keys.agent_queue("desk", "sre"), keys.agent_queue("desk", "dev")
 AFFINE = keys.affinity_queue(OWN, "w2")
@@ -30,7 +30,7 @@ MINE, FORGED = text_of("echo"), text_of("order")
 
 
 def take(table: Deliveries, queue: str = OWN) -> Delivery:
-    (found,) = fetch.run(table.exchange, queue, limits="10", checks=0, room=10, kept=0)
+    (found,) = fetch.run(table.exchange, queue, limits="10", checks=0, room=10, kept=0, instance="w1")
     return read_fetched(found).delivery
 
 

@@ -14,10 +14,9 @@ from tarsy_tasks.broker.session_directory import (
     Claim,
     ClaimState,
     SessionDirectory,
-    forward,
     session_key_of,
-    take_back,
 )
+from tarsy_tasks.broker.session_handover import forward, take_back
 
 T = TypeVar("T")
 KEY = session_key_of("desk", "sre", "r7")

@@ -25,7 +25,7 @@ def fair(limits: Limits) -> Any:
 
 def fetch(table: Table, script: Any, *names: str, room: int = 16) -> tuple[list[FetchedMessage], list[Any]]:
     numbers = " ".join([str(room)] * len(names))
-    found = script.run(table.exchange, *names, limits=numbers, checks=0, room=room, kept=0)
+    found = script.run(table.exchange, *names, limits=numbers, checks=0, room=room, kept=0, instance="w")
     return [read_fetched(each) for each in found if len(each) > 2], [each for each in found if len(each) == 2]
 
 

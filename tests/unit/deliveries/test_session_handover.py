@@ -1,0 +1,189 @@
+"""A call whose message names its session goes on to the worker that holds it, in the step that takes it."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tarsy_tasks.broker import fleet, keys
+from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
+from tarsy_tasks.broker.deliveries import CallState, Deliveries
+from tarsy_tasks.broker.fetch import FetchedMessage, fetch, read_fetched
+from tarsy_tasks.broker.priority_lists import lists_of
+from tarsy_tasks.broker.script import Script
+from tarsy_tasks.broker.session_directory import SessionDirectory, session_key_of, session_name_of
+from tarsy_tasks.broker.session_handover import take_back
+from tarsy_tasks.broker.shares import declare_fair_fetch
+
+LEASE_S = 20.0
+OWN, SHARED, OTHERS = keys.agent_queue("desk", "sre"), keys.queue("desk"), keys.agent_queue("desk", "dev")
+SET = keys.agents_key("desk")
+NAME, KEY = session_name_of("desk", "sre", "r7"), session_key_of("desk", "sre", "r7")
+FAIR = declare_fair_fetch({"sre": 1, "dev": 1})
+
+
+def text_of(tag: str, session: Any = NAME, task: str = "tarsy.call_tool") -> str:
+    headers = {"task": task, "id": tag, "session": session}
+    return json.dumps({"body": "", "headers": headers, "properties": {"delivery_tag": tag}})
+
+
+def hold(table: Deliveries, client: Any, instance: str = "holder", home: str = OWN) -> None:
+    """A live worker has the session."""
+
+    async def claim() -> None:
+        exchange = AsyncRedisExchange(lambda: client.connection_pool)
+        await SessionDirectory(exchange, instance, LEASE_S).claim("desk", KEY, "sre", "t0", home=home)
+        exchange.close()
+
+    fleet.announce(table.exchange, instance, ["desk"])
+    asyncio.run(claim())
+
+
+def take(
+    table: Deliveries, instance: str, *names: str, room: int = 16, script: Script[Any, Any] = fetch
+) -> list[FetchedMessage]:
+    limits = " ".join([str(room)] * len(names))
+    found = script.run(table.exchange, *names, limits=limits, checks=0, room=room, kept=0, instance=instance)
+    return [read_fetched(each) for each in found if len(each) > 1]
+
+
+def tags(found: list[FetchedMessage]) -> list[str]:
+    return [each.delivery.tag for each in found]
+
+
+@pytest.mark.parametrize("priority", [0, 3])
+@pytest.mark.parametrize("home", [OWN, SHARED])
+def test_it_is_moved_to_its_holder(table: Deliveries, client: Any, home: str, priority: int) -> None:
+    hold(table, client, home=home)
+    table.publish(keys.with_priority(home, priority), "t1", text_of("t1"), 9.0)
+    assert take(table, "other", *lists_of(home)) == []
+    target = keys.affinity_queue(home, "holder")
+    assert client.llen(keys.with_priority(target, priority)) == 1
+    assert not client.zcard(keys.LEASES), "nobody has taken it"
+    assert (client.zcard(keys.waiting_key(home)), client.zcard(keys.waiting_key(target))) == (0, 1)
+    (found,) = take(table, "holder", *lists_of(target))
+    delivery = found.delivery
+    assert (delivery.queue, delivery.count, delivery.state) == (target, 1, CallState.NONE)
+    assert found.text.decode() == text_of("t1")
+    assert client.hget(keys.UNACKED, "t1").startswith(f"{keys.with_priority(target, priority)}\n9.000\n".encode())
+
+
+def test_its_holder_keeps_it(table: Deliveries, client: Any) -> None:
+    hold(table, client)
+    table.publish(OWN, "t1", text_of("t1"))
+    assert tags(take(table, "holder", OWN)) == ["t1"]
+
+
+def die(table: Deliveries, _: Any) -> None:
+    fleet.leave(table.exchange, "holder")
+
+
+def give_up(_: Deliveries, client: Any) -> None:
+    client.hset(KEY, "holder", "")
+
+
+def forget(_: Deliveries, client: Any) -> None:
+    client.delete(KEY)
+
+
+def overwrite(_: Deliveries, client: Any) -> None:
+    client.set(KEY, "not a hash")
+
+
+@pytest.mark.parametrize("change", [die, give_up, forget, overwrite])
+def test_without_a_holder_whoever_comes_takes_it(
+    table: Deliveries, client: Any, change: Callable[[Deliveries, Any], None]
+) -> None:
+    hold(table, client)
+    change(table, client)
+    table.publish(OWN, "t1", text_of("t1"))
+    assert tags(take(table, "other", OWN)) == ["t1"]
+
+
+@pytest.mark.parametrize("session", ["", "desk:unknown", "\n", "s:desk", 7, None, ["desk"], NAME * 100])
+def test_what_a_header_may_say_else_changes_nothing(table: Deliveries, client: Any, session: Any) -> None:
+    hold(table, client)
+    table.publish(OWN, "t1", text_of("t1", session))
+    assert tags(take(table, "other", OWN)) == ["t1"]
+
+
+def test_nobody_gets_into_the_queue_of_another_agent(table: Deliveries, client: Any) -> None:
+    hold(table, client)
+    for home in (OTHERS, SHARED):
+        table.publish(home, home, text_of(home))
+        (found,) = take(table, "other", home)
+        assert found.delivery.queue == home, "its sender has no session there, whatever it says"
+    assert not client.keys(keys.affinity_queue("*", "*"))
+
+
+def test_only_what_nobody_has_had_is_moved(table: Deliveries, client: Any) -> None:
+    hold(table, client)
+    table.publish(OWN, "t1", text_of("t1"))
+    (found,) = take(table, "holder", OWN)
+    table.requeue(found.delivery)
+    client.lpush(OWN, text_of("foreign"))  # of a producer that writes no entries
+    table.publish(OWN, "t2", text_of("t2", task="tarsy.list_tools"))
+    assert tags(take(table, "other", OWN)) == ["t1", "foreign", "t2"]
+
+
+def test_a_call_that_is_withdrawn_on_its_way_does_not_run(table: Deliveries, client: Any) -> None:
+    hold(table, client)
+    table.publish(OWN, "t1", text_of("t1"))
+    assert take(table, "other", OWN) == []
+    client.set(keys.withdrawn_key("t1"), 1)
+    assert client.hget(keys.call_marker("t1"), "taken"), "a worker records it"
+    (found,) = take(table, "holder", keys.affinity_queue(OWN, "holder"))
+    assert found.delivery.state is CallState.WITHDRAWN
+
+
+def test_it_comes_back_when_its_holder_is_lost(table: Deliveries, client: Any) -> None:
+    hold(table, client)
+    table.publish(OWN, "t1", text_of("t1"))
+    assert take(table, "other", OWN) == []
+    assert take_back(table.exchange, LEASE_S) == []
+    fleet.leave(table.exchange, "holder")
+    assert take_back(table.exchange, LEASE_S) == ["t1"]
+    (found,) = take(table, "other", OWN)
+    assert (found.delivery.queue, found.delivery.count) == (OWN, 1)
+
+
+def test_another_agent_cannot_exchange_it_on_its_way(table: Deliveries, client: Any) -> None:
+    hold(table, client)
+    table.publish(OWN, "t1", text_of("t1"))
+    assert take(table, "other", OWN) == []
+    fleet.leave(table.exchange, "holder")
+    client.hset(keys.UNACKED, "t1", f"{OWN}\n\n{text_of('t1', 'forged')}")
+    assert take_back(table.exchange, LEASE_S) == []
+    assert not client.exists(OWN)
+
+
+def test_moving_calls_leaves_the_room_to_others(table: Deliveries, client: Any) -> None:
+    hold(table, client, home=SHARED)
+    for n in range(10):
+        table.publish(SHARED, f"s{n}", text_of(f"s{n}"))
+    for n in range(3):
+        table.publish(SHARED, f"p{n}", text_of(f"p{n}", ""))
+    assert tags(take(table, "other", SHARED, room=2)) == ["p0", "p1"]
+    assert client.llen(keys.affinity_queue(SHARED, "holder")) == 10
+
+
+def test_one_look_moves_a_bounded_number(table: Deliveries, client: Any) -> None:
+    hold(table, client, home=SHARED)
+    for n in range(100):
+        table.publish(SHARED, f"s{n}", text_of(f"s{n}"))
+    found = take(table, "other", SHARED, room=2)
+    moved = client.llen(keys.affinity_queue(SHARED, "holder"))
+    assert (len(found), moved + client.llen(SHARED)) == (2, 98)
+    assert 0 < moved < 98
+
+
+def test_what_is_moved_uses_up_a_turn_of_its_agent(table: Deliveries, client: Any) -> None:
+    hold(table, client)
+    for n in range(4):
+        table.publish(OWN, f"sre{n}", text_of(f"sre{n}"))
+        table.publish(OTHERS, f"dev{n}", text_of(f"dev{n}", ""))
+    found = take(table, "other", SET, SHARED, room=2, script=FAIR)
+    assert {each.delivery.queue for each in found} == {OTHERS}
+    assert client.llen(keys.affinity_queue(OWN, "holder")) in (1, 2, 3)
