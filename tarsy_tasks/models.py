@@ -70,10 +70,12 @@ class RunSession(FrozenModel):
     Attributes:
         run: All calls of a run to a server go to one session.
         executor: Which executor sent the call: the session ends when all of them are closed.
+        continued: That executor knows of a state in the session: if nobody else does, it is lost.
     """
 
     run: str = Field(min_length=1, max_length=200)
     executor: str = Field(default="", max_length=64)
+    continued: bool = Field(default=False, exclude_if=not_)
 
 
 class CallInfo(FrozenModel):

@@ -7,6 +7,7 @@ would open the next session.
 import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -15,7 +16,8 @@ from tarsy_tasks.agent.submitted import SubmittedCall
 from tarsy_tasks.broker.session_directory import session_name_of
 from tarsy_tasks.interceptors import ANONYMOUS
 from tarsy_tasks.methods import CLOSE_SESSION
-from tarsy_tasks.models import RunSession
+from tarsy_tasks.models import RunSession, ToolResult
+from tarsy_tasks.outcomes import ErrorCode, Outcome
 
 __all__ = ["IsolatedRun", "SessionKind", "build_isolated_run"]
 
@@ -35,6 +37,9 @@ class IsolatedRun:
     def __init__(self, run_id: str | None) -> None:
         self.session = RunSession(run=run_id or uuid4().hex, executor=uuid4().hex)
         self._described = self.session.model_dump()
+        self._described_again = {**self._described, "continued": True}
+        self._used: set[str] = set()
+        """The servers that have answered a call in its session, so that something may be kept there."""
         self._names: dict[str, str] = {}
         self._servers: set[str] = set()
         self._running: set[SubmittedCall] = set()
@@ -50,11 +55,21 @@ class IsolatedRun:
         if call.tool != CLOSE_SESSION:
             self._servers.add(call.server)
             self._running.add(call)
-            call.answered.add_done_callback(lambda _: self._running.discard(call))
+            call.answered.add_done_callback(partial(self._note_end, call))
         if (name := self._names.get(call.server)) is None:
             name = session_name_of(call.server, agent or ANONYMOUS, self.session.run)
             self._names[call.server] = name
-        return name, self._described
+        return name, self._described_again if call.server in self._used else self._described
+
+    def _note_end(self, call: SubmittedCall, answered: "Future[ToolResult]") -> None:
+        self._running.discard(call)
+        if answered.cancelled() or answered.exception() is not None:
+            return
+        answer = answered.result()
+        if answer.error_code is ErrorCode.SESSION_LOST:
+            self._used.discard(call.server)
+        elif answer.outcome in (Outcome.OK, Outcome.TOOL_ERROR):
+            self._used.add(call.server)
 
     async def close(self, send: _Send) -> None:
         """Have the sessions closed. Returns when Redis has that in its queues; at once if calls still run, which come
@@ -74,6 +89,7 @@ class IsolatedRun:
 
     async def _close(self, send: _Send) -> None:
         servers, self._servers = self._servers, set()
+        self._used.clear()
         sent = [call.sent for call in map(send, servers) if call.sent is not None]
         if sent:  # if Redis cannot be reached, the idle limit closes them
             await asyncio.wait([asyncio.ensure_future(_settled(each)) for each in sent])

@@ -49,8 +49,9 @@ class Claim(NamedTuple):
 
     Attributes:
         holder: With `ELSEWHERE`, the instance that holds it.
-        reason: With `LOST`, what was said when it ended; empty: its worker was lost. With `FULL`, which bound was
-            reached: `worker`, `server` or `agent`.
+        reason: With `LOST`, what was said when it ended; empty: its worker was lost. With `CLAIMED`, the same if Redis
+            knew nothing of it, as if it had been lost. With `FULL`, which bound was reached: `worker`, `server` or
+            `agent`.
     """
 
     state: ClaimState
@@ -94,7 +95,7 @@ class Bounds(NamedTuple):
     end
     local owner, current, is_open, told, why = unpack(
         redis.call('HMGET', session, 'principal', 'holder', 'open', 'told', 'why'))
-    local function claim()
+    local function claim(reason)
         local bound = find_bound()
         if bound then return {'full', '', bound} end
         redis.call('DEL', session)
@@ -102,7 +103,7 @@ class Bounds(NamedTuple):
         redis.call('EXPIRE', session, kept_s + idle_s)
         redis.call('ZADD', index, now, member)
         redis.call('EXPIRE', index, kept_s)
-        return {'claimed', '', ''}
+        return {'claimed', '', reason or ''}
     end
     local function lose(reason)
         redis.call('HSET', session, 'principal', principal, 'holder', '', 'told', tag, 'why', reason)
@@ -111,7 +112,7 @@ class Bounds(NamedTuple):
     end
     if not owner then
         if opens and had_state and not restarts then return lose(forgotten) end
-        return opens and claim() or {'none', '', ''}
+        return opens and claim(forgotten) or {'none', '', ''}
     end
     if current == holder and is_held then
         redis.call('EXPIRE', session, kept_s + idle_s)

@@ -40,3 +40,34 @@ def test_a_run_is_told_that_redis_has_lost_its_session(
         assert found[-1].outcome is Outcome.OK
         tools.close()
         wait_until(lambda: not store.keys("tarsy:session:*"), "all sessions are closed")
+
+
+def test_another_worker_tells_a_run_that_redis_has_lost_its_session(
+    start_worker: StartWorker, directory: Path, redis_url: str
+) -> None:
+    """The worker that held it is gone, and Redis has forgotten that: only the run itself knows of its state."""
+    servers: dict[str, Any] = {
+        "desk": witness(Ledger(directory / "desk")),
+        "again": witness(Ledger(directory / "again"), isolated={"restart": True}),
+    }
+    first = start_worker(servers, settings=SHORT_LEASE)
+    with redis.Redis.from_url(redis_url) as store, ToolExecutor(session="run", run_id="r7") as tools:
+        for server in servers:
+            assert [tools.execute(f"{server}.count").content for _ in range(2)] == ["1", "2"]
+        first.process.kill()
+        first.process.wait()
+        store.flushall()
+        start_worker(servers, settings=SHORT_LEASE)
+        with ToolExecutor(session="run", run_id="r7") as other:
+            # This one has had no answer of the server yet: it knows of no state.
+            assert other.execute("desk.count").content == "1"
+            told = tools.execute("desk.count")
+            assert (told.error_code, told.outcome) == (ErrorCode.SESSION_LOST, Outcome.UNKNOWN)
+            assert "Redis has lost who holds it. This call was not sent" in told.content
+            assert [each.execute("desk.count").content for each in (tools, other, tools)] == ["2", "3", "4"]
+        assert tools.execute("again.count").content == "1", "it is replaced"
+        assert tools.execute("again.count").content == "2"
+        tools.close()
+        assert tools.execute("desk.count").content == "1", "it has closed its session, and knows of none any more"
+        tools.close()
+        wait_until(lambda: not store.keys("tarsy:session:*"), "all sessions are closed")

@@ -52,6 +52,9 @@ class HeldSession:
         confirmed_at: When Redis last said that this worker holds it.
         is_marked: Redis knows that something was opened.
         is_told: A call was told that its state is gone.
+        unknown_why: When it was opened, Redis knew nothing of it: why, if the run has used it before. Empty once a call
+            was told so.
+        joined: The executors that have sent a call since.
     """
 
     key: str
@@ -64,6 +67,8 @@ class HeldSession:
     confirmed_at: float = field(default_factory=time.monotonic)
     is_marked: bool = False
     is_told: bool = False
+    unknown_why: str = ""
+    joined: set[str] = field(default_factory=set[str])
     timer: asyncio.TimerHandle | None = None
     _ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -198,7 +203,7 @@ class IsolatedSessions:
             self._forget(held)
         match claim.state:
             case ClaimState.CLAIMED:
-                return self._hold(key, call, shared)
+                return self._hold(key, call, shared, claim.reason)
             case ClaimState.FULL:
                 return _wait(call, claim.reason)
             case ClaimState.LOST:
@@ -226,8 +231,9 @@ class IsolatedSessions:
         delivery.pass_on = partial(forward, **slots)
         return Requeued("another worker holds its session", 0)
 
-    def _hold(self, key: str, call: RunningCall, shared: ServerConnection) -> HeldSession:
+    def _hold(self, key: str, call: RunningCall, shared: ServerConnection, unknown_why: str) -> HeldSession:
         held = self._held[key] = HeldSession(key, call.server, call.principal, self._connect(shared, call.principal))
+        held.unknown_why = unknown_why
         self._look_later(held, shared.server.isolated.idle_s, shared.server.isolated.idle_s)
         if self._confirming is None:
             self._confirming = asyncio.create_task(self._confirm())
@@ -264,6 +270,19 @@ class IsolatedSessions:
             logger.warning("an isolated session cannot be recorded in Redis: %s", error)
             return Requeued("Redis is unavailable", _WAIT_S)
         return None if held.is_marked else Requeued("its session was given up before it was used", 0)
+
+    def join(self, held: HeldSession, call: RunningCall) -> CallError | None:
+        """A call is about to be sent. Returns how it ends instead if its executor knows of a state that Redis knew
+        nothing of: that was in another session, which is lost."""
+        asked = session_of(call)
+        if asked.executor in held.joined or len(held.joined) >= _MOST_EXECUTORS:
+            return None
+        held.joined.add(asked.executor)
+        may_tell = held.connection.has_state and not held.connection.server.isolated.restart
+        if not (asked.continued and held.unknown_why and may_tell):
+            return None
+        why, held.unknown_why = held.unknown_why, ""
+        return lost_session_error(held.server, why)
 
     async def leave(self, call: RunningCall) -> Requeued | None:
         """An executor needs its session no longer: it is closed when none does. Returns how the call ends here if

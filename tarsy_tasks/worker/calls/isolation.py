@@ -20,6 +20,8 @@ from tarsy_tasks.worker.sessions.session import Session
 __all__ = ["CloseSessionOperation", "IsolatedSession", "OpenedSession", "SessionEnd"]
 
 _STATE = "isolated_session"
+_LOST = "isolated_session.lost"
+"""The error of a call whose session was lost before the present one was opened."""
 
 
 class IsolatedSession:
@@ -40,14 +42,16 @@ class IsolatedSession:
         try:
             return await proceed()
         except CallError as error:
-            held.is_told = held.is_told or error.code is ErrorCode.SESSION_LOST
+            is_told = error.code is ErrorCode.SESSION_LOST and error is not call.state.get(_LOST)
+            held.is_told = held.is_told or is_told
             raise
         finally:
             held.end()
 
 
 class OpenedSession:
-    """Before a call is sent for the first time, Redis learns that its session has a state."""
+    """Before a call is sent for the first time, Redis learns that its session has a state; if it should have one
+    already, the call is told that this is gone."""
 
     name = "opened_session"
     stage: Stage = "attempt"
@@ -59,6 +63,9 @@ class OpenedSession:
         held: HeldSession = call.state[_STATE]
         if not held.is_marked and (requeued := await self._sessions.mark_open(held)) is not None:
             return requeued
+        if (lost := self._sessions.join(held, call)) is not None:
+            call.state[_LOST] = lost
+            raise lost
         return await proceed()
 
 
