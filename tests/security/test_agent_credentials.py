@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ NAMELESS = "stranger"
 """It has no credential."""
 ANYONE = "agent"
 """The shared user, whose calls are anonymous."""
-SERVERS = ("web", "process", "checked", "narrow")
+SERVERS = ("web", "process", "checked", "narrow", "renewed")
 POOL = 4
 CALLS = 20
 TIMEOUT_S = 60
@@ -95,6 +96,7 @@ def workers(
             "agent_credentials": {"service": True},
         },
         "narrow": {**web, "agent_credentials": {"max_sessions": POOL}},
+        "renewed": {**web, "isolated": {"restart": True}},
     }
     with ExitStack() as stack:
         started = [
@@ -221,6 +223,50 @@ def test_a_changed_credential_is_noticed(agents: dict[str, ToolExecutor], server
     wait_until(lambda: tools.execute("web.whoami").error_code is ErrorCode.NO_CREDENTIAL, "it is gone")
     give(secrets, agent, again)
     wait_until(lambda: tools.execute("web.whoami").outcome is Outcome.OK, "it is back")
+
+
+@pytest.mark.parametrize("name", ["web", "process", "renewed"])
+def test_an_open_session_of_a_run_notices_a_changed_credential(
+    valkey: Valkey, workers: list[Worker], server: Keyed, secrets: Path, name: str
+) -> None:
+    assert workers
+    agent, call = AGENTS[17], f"{name}.whoami"
+    numbers = count(100 * (1 + ["web", "process", "renewed"].index(name)))
+
+    def renew() -> None:
+        token = token_of(agent, next(numbers))
+        server.tokens |= {token}  # those of before are still taken: only the file says that there is another one
+        give(secrets, agent, token)
+
+    def use(tools: ToolExecutor) -> str:
+        result = tools.execute(call)
+        return result.content if result.outcome is Outcome.OK else f"{result.error_code}: {result.content}"
+
+    renew()
+    with (
+        agents_apps(valkey, [agent]) as apps,
+        ToolExecutor([name], session="run", timeout_s=60, app=apps[agent]) as run,
+    ):
+        assert [use(run) for _ in range(2)] == [f"{agent} 1", f"{agent} 2"]
+        renew()
+        told = wait_until(
+            lambda: None if (said := use(run)).startswith(agent) and said != f"{agent} 1" else said, "it is noticed"
+        )
+        if name == "renewed":
+            assert told == f"{agent} 1"
+        else:
+            assert told.startswith("SESSION_LOST")
+            assert "the credential of its agent was changed. This call was not sent" in told
+            assert use(run) == f"{agent} 1", "a new session, with the new credential"
+        (secrets / agent / "TOKEN").unlink()
+        wait_until(lambda: use(run).startswith("NO_CREDENTIAL"), "it is gone")
+        renew()
+        found = wait_until(
+            lambda: None if (said := use(run)).startswith("NO_CREDENTIAL") else said, "there is one again"
+        )
+        assert found == f"{agent} 1" if name == "renewed" else "the credential of its agent was removed" in found
+        wait_until(lambda: use(run).startswith(agent), "it goes on")
+    assert server.crossed == []
 
 
 def denied(tools: ToolExecutor) -> ToolResult | None:

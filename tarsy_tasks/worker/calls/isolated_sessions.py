@@ -152,10 +152,13 @@ class IsolatedSessions:
         """The session of a call; or how the call ends here, because it has to wait, or to go to another worker.
 
         Raises:
-            CallError: Its state is gone, or there is no room for it.
+            CallError: Its state is gone, there is no room for it, or its agent has no credential any more.
         """
         key = session_key_of(call.server, call.principal, session_of(call).run)
         held = self._held.get(key)
+        if held is not None and held.connection.has_old_credentials:
+            await self._check_credentials(held)
+            held = self._held.get(key)
         if held is not None and self._is_sure(held):
             return held
         async with self._claiming:
@@ -167,6 +170,23 @@ class IsolatedSessions:
             except (RedisError, OSError) as error:
                 logger.warning("Redis cannot say who holds an isolated session: %s", error)
                 return Requeued("Redis is unavailable", _WAIT_S)
+
+    async def _check_credentials(self, held: HeldSession) -> None:
+        """Give up a session whose agent has got another credential. Raises `CallError` as `has_other_credentials`."""
+        try:
+            if await held.connection.has_other_credentials():
+                await self._give_up(held, "the credential of its agent was changed.")
+        except CallError as error:
+            if error.code is ErrorCode.NO_CREDENTIAL:
+                await self._give_up(held, "the credential of its agent was removed.")
+            raise
+
+    async def _give_up(self, held: HeldSession, why: str) -> None:
+        """As `_end`; returns when Redis knows it, before the next call of the run asks."""
+        async with self._claiming:
+            if self._held.get(held.key) is held:
+                self._forget(held)
+                await self._release(held, why)
 
     def _is_sure(self, held: HeldSession) -> bool:
         is_fresh = time.monotonic() - held.confirmed_at < min(_CONFIRMED_S, self._context.lease_s / 2)

@@ -196,8 +196,7 @@ class TaskPool(ThreadsTaskPool):
         return build_connection(server, self._sessions)
 
     def _connect_run(self, shared: ServerConnection, principal: str) -> IsolatedConnection:
-        read = None if shared.agents is None else shared.agents.reader(principal)
-        return IsolatedConnection(shared, self._sessions, read)
+        return IsolatedConnection(shared, self._sessions, principal)
 
     def _consume_own(self, queue: str) -> bool:
         """Take messages from a queue of this worker alone; on the loop."""

@@ -7,8 +7,6 @@ kept. Everything runs on the session loop.
 """
 
 import asyncio
-import hashlib
-import json
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
@@ -21,7 +19,7 @@ from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.errors import CallError, ConfigError, NoCredentialError
 from tarsy_tasks.interceptors import ANONYMOUS
 from tarsy_tasks.outcomes import ErrorCode
-from tarsy_tasks.worker.transport.agent_secrets import CredentialSource, ReadCredentials
+from tarsy_tasks.worker.transport.agent_secrets import CredentialSource, ReadCredentials, digest_of
 
 __all__ = ["AgentPool"]
 
@@ -155,6 +153,28 @@ class AgentPool(Generic[C]):
 
         return read
 
+    @property
+    def max_age_s(self) -> float:
+        """For how long credentials are used without reading them again."""
+        return self._source.max_age_s
+
+    async def read_digest(self, agent: str) -> str:
+        """Read the credentials of an agent, and return the `digest_of` them.
+
+        Raises:
+            CallError: It has none, or they cannot be used.
+        """
+        try:
+            credentials = await self._source.read(agent, self._names)
+        except NoCredentialError as error:
+            self._log(agent, error)
+            raise self._missing(agent) from None
+        except ConfigError as error:
+            self._log(agent, error)
+            raise self._unusable(agent) from None
+        self._logged.pop(agent, None)
+        return digest_of(credentials)
+
     def drop_all(self) -> None:
         """Have every agent's next call open a new session; the calls that run are not interrupted."""
         for agent in [*self._lent]:
@@ -181,16 +201,11 @@ class AgentPool(Generic[C]):
         if lent is not None and self._is_fresh(lent):
             return lent  # another call has looked meanwhile
         try:
-            credentials = await self._source.read(agent, self._names)
-        except NoCredentialError as error:
-            self._drop(agent)
-            self._log(agent, error)
-            raise self._missing(agent) from None
-        except ConfigError as error:
-            self._log(agent, error)
-            raise self._unusable(agent) from None
-        self._logged.pop(agent, None)
-        digest = hashlib.sha256(json.dumps(dict(credentials), sort_keys=True).encode()).hexdigest()
+            digest = await self.read_digest(agent)
+        except CallError as error:
+            if error.code is ErrorCode.NO_CREDENTIAL:
+                self._drop(agent)
+            raise
         lent = self._lent.get(agent)
         if lent is None or lent.digest != digest:
             self._drop(agent)

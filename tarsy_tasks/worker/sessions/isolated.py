@@ -4,6 +4,9 @@ Owns how it differs from the connection that all share: what a run has done in i
 it is not replaced behind the run's back. Which runs have one is decided in `calls.isolation`.
 """
 
+import asyncio
+import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tarsy_tasks.errors import NoSessionError
@@ -12,7 +15,7 @@ from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 from tarsy_tasks.worker.sessions.opening import SessionContext
 from tarsy_tasks.worker.sessions.session import Session
-from tarsy_tasks.worker.transport.agent_secrets import ReadCredentials
+from tarsy_tasks.worker.transport.agent_secrets import digest_of
 
 __all__ = ["IsolatedConnection", "lost_session_error"]
 
@@ -20,13 +23,23 @@ __all__ = ["IsolatedConnection", "lost_session_error"]
 class IsolatedConnection(ServerConnection):
     """Args:
     shared: The connection of the worker to the same server. What is learned about the server is passed on to it.
-    read: Reads the credentials of the run's agent; None: all agents have the same.
+    agent: Whose run it is.
+
+    Raises:
+        CallError: The server is used with the credential of each agent, and this one is not known.
     """
 
-    def __init__(self, shared: ServerConnection, context: SessionContext, read: ReadCredentials | None = None) -> None:
+    def __init__(self, shared: ServerConnection, context: SessionContext, agent: str) -> None:
+        self._agent = agent
+        self._read = None if shared.agents is None else shared.agents.reader(agent)
+        self._digest = ""
+        """Of the credentials that it was opened with."""
+        self._read_at = float("-inf")
+        self._reading = asyncio.Lock()
         # The run decides when it is opened and closed.
         server = shared.server.model_copy(update={"session": "shared", "start": "eager", "idle_stop_s": None})
         # A task would be asked for over the connection that all share.
+        read = None if self._read is None else self._read_credentials
         super().__init__(server, shared.masker, replace(context, takes_tasks=False), read)
         self._shared = shared
         self._may_reopen = server.isolated.restart
@@ -49,6 +62,32 @@ class IsolatedConnection(ServerConnection):
         """Whether the server can keep something for this run alone. One of the 2026 era has no sessions; its process
         belongs to the run, if it is one of this worker."""
         return self._session is not None and (self._session.is_handshake_era or self.server.transport == "stdio")
+
+    async def _read_credentials(self) -> Mapping[str, str]:
+        assert self._read is not None
+        found = await self._read()
+        self._digest, self._read_at = digest_of(found), time.monotonic()
+        return found
+
+    @property
+    def has_old_credentials(self) -> bool:
+        """Whether it is time to read them again, as for agents that share a session among their runs."""
+        agents = self._shared.agents
+        return agents is not None and self._digest != "" and time.monotonic() - self._read_at >= agents.max_age_s
+
+    async def has_other_credentials(self) -> bool:
+        """Whether those of its agent are now others than it was opened with.
+
+        Raises:
+            CallError: The agent has none any more, or they cannot be used.
+        """
+        async with self._reading:
+            if (agents := self._shared.agents) is None or not self.has_old_credentials:
+                return False  # another call has just read them
+            if await agents.read_digest(self._agent) != self._digest:
+                return True
+            self._read_at = time.monotonic()
+            return False
 
     async def connected(self) -> Session:
         if self.is_lost:

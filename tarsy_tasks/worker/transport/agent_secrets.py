@@ -6,6 +6,8 @@ in `sessions.agent_pool`.
 """
 
 import asyncio
+import hashlib
+import json
 import os
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
@@ -23,6 +25,7 @@ __all__ = [
     "CredentialSource",
     "ReadCredentials",
     "SecretsDirectory",
+    "digest_of",
     "find_untrusted",
     "resolve_server",
 ]
@@ -32,6 +35,11 @@ SERVICE = "worker"
 
 ReadCredentials = Callable[[], Awaitable[Mapping[str, str]]]
 """Reads the credentials of one agent, by name. Raises as `CredentialSource.read`."""
+
+
+def digest_of(credentials: Mapping[str, str]) -> str:
+    """By which it is seen that credentials have changed, without keeping them."""
+    return hashlib.sha256(json.dumps(dict(credentials), sort_keys=True).encode()).hexdigest()
 
 
 class CredentialSource(Protocol):
