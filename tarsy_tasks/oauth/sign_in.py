@@ -37,6 +37,7 @@ class SignIn(BaseModel):
         is_registered: The client registered itself.
         scopes: What was granted.
         expires_at: Of the access token; None if that is not known.
+        is_replacement: The server had refused the access token before.
         ended: Why it cannot be renewed any more; empty if it can, or never could.
     """
 
@@ -59,6 +60,7 @@ class SignIn(BaseModel):
     signed_in_at: float
     obtained_at: float
     expires_at: float | None = None
+    is_replacement: bool = False
     ended: str = ""
 
     def to_json(self) -> bytes:
@@ -105,9 +107,10 @@ class SignIn(BaseModel):
         form = {"grant_type": "refresh_token", "refresh_token": self.refresh_token.get_secret_value()}
         return form | ({"resource": self.resource} if self.resource else {})
 
-    def renewed(self, answer: TokenAnswer, now: float) -> "SignIn":
+    def renewed(self, answer: TokenAnswer, now: float, *, is_replacement: bool = False) -> "SignIn":
         """The same with the tokens of an answer; it may keep scopes and refresh token as they were."""
         update: dict[str, Any] = {"access_token": answer.access_token, "obtained_at": now, "ended": ""}
+        update["is_replacement"] = is_replacement
         update["expires_at"] = None if math.isinf(answer.life_s) else now + answer.life_s
         if answer.refresh_token is not None:
             update["refresh_token"] = answer.refresh_token

@@ -122,16 +122,41 @@ def test_of_many_workers_one_renews(bench: Bench, server: LoginServer) -> None:
     assert bench.fetch() == token
 
 
-def test_a_refused_token_is_renewed_if_it_is_not_new(bench: Bench, server: LoginServer) -> None:
+def test_a_refused_token_is_replaced_once_by_all_workers(bench: Bench, server: LoginServer) -> None:
     valid = sign_in(server, expires_at=None)
     bench.put(valid)
     refused = valid.access_token.get_secret_value()
     assert bench.fetch() == refused
     renewed = bench.fetch(refused)
     assert renewed != refused
-    # A worker that held the old one gets the new one, which is too new to be renewed for a refusal.
+    # A worker that held the old one gets the new one, which is too new to be replaced as well.
     assert (bench.fetch(refused), bench.fetch(renewed)) == (renewed, renewed)
     assert server.renewals == 1
+
+
+def test_a_token_that_is_revoked_when_it_is_new_is_replaced(bench: Bench, server: LoginServer) -> None:
+    bench.put(sign_in(server, obtained_at=time.time(), expires_at=None))  # somebody has just signed in
+    first = bench.stored().access_token.get_secret_value()
+    assert bench.fetch(first) != first
+    bench.put(sign_in(server))
+    renewed = bench.fetch()  # by its time
+    assert bench.fetch(renewed) != renewed
+
+
+def test_a_worker_that_gets_the_refused_token_again_asks_soon(bench: Bench, server: LoginServer) -> None:
+    """Another worker has just put it in the place of a refused one; later it is replaced at the first refusal."""
+    bench.put(sign_in(server, obtained_at=time.time(), expires_at=None, is_replacement=True))
+
+    async def work() -> list[str]:
+        tokens = TokenSource("desk", bench.worker(), known_secrets.add)
+        first = await tokens.current()
+        again = await tokens.renew(first)
+        bench.put(bench.stored().model_copy(update={"obtained_at": time.time() - AGE_S}))
+        return [each.value.get_secret_value() for each in (first, again, await tokens.renew(again))]
+
+    first, again, replaced = bench.run(work)
+    assert (first, server.renewals) == (again, 1)
+    assert replaced != first
 
 
 @pytest.mark.parametrize("token_s", [None, -5, "soon", 10**9, float("inf"), "3600"])

@@ -105,9 +105,14 @@ class TokenSource:
             await asyncio.wait({self._fetching})  # it began before the refusal, so it may bring the same token
         token, now = self._token, time.monotonic()
         is_same = token is not None and token.value == refused.value
-        if is_same and now >= self._renewed_at + _RENEWED_S:
-            self._token, self._refused, self._renewed_at = None, refused.value, now
-        return await self.current()
+        if not is_same or now < self._renewed_at + _RENEWED_S:
+            return await self.current()
+        self._token, self._refused, renewed_at = None, refused.value, self._renewed_at
+        self._renewed_at = now
+        found = await self.current()
+        if found.value == refused.value:  # another worker has fetched it a moment ago
+            self._renewed_at = renewed_at
+        return found
 
     async def look(self) -> Token:
         """As `current`, but fetched now."""

@@ -35,8 +35,9 @@ _WAIT_S = 0.1
 _LEASE_S = 25
 """Longer than a renewal takes: 10 s for the authorization server, and as long until Redis has taken the answer."""
 _STORE_S = 8.0
-_RENEWED_S = 10.0
-"""A token that is younger is not renewed because it was refused: the server would refuse the next one, too."""
+_REPLACED_S = 10.0
+"""A token that is younger, and took the place of a refused one, is not renewed because it was refused: the server would
+refuse the next one, too."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class SignedIn:
             found = await self._read()
             sign_in, read_at = found.sign_in, time.monotonic()
             is_refused = refused is not None and sign_in.access_token == refused
-            if is_refused and found.now < sign_in.obtained_at + _RENEWED_S:
+            if is_refused and sign_in.is_replacement and found.now < sign_in.obtained_at + _REPLACED_S:
                 is_refused = False
             is_valid = not is_refused and (sign_in.expires_at is None or found.now < sign_in.expires_at)
             if is_valid and found.now < sign_in.renew_at:
@@ -95,7 +96,7 @@ class SignedIn:
                 raise self._not_signed_in(sign_in.ended or f"its access token {how}, and cannot be renewed")
             match await self._begin(found):
                 case b"lead":
-                    await self._renew(found)
+                    await self._renew(found, is_refused=is_refused)
                 case b"busy" if is_valid:
                     return _build_token(found, read_at)
                 case b"busy":
@@ -132,7 +133,7 @@ class SignedIn:
         except (RedisError, OSError) as error:
             raise self._no_redis(error) from None
 
-    async def _renew(self, found: Found) -> None:
+    async def _renew(self, found: Found, *, is_refused: bool) -> None:
         """Ask for the next access token, and store it."""
         sign_in, began = found.sign_in, time.monotonic()
         try:
@@ -146,7 +147,8 @@ class SignedIn:
             await self._end()
             raise
         logger.info("renewed the access token for MCP server %s", self._server)
-        await self._store(found, sign_in.renewed(answer, found.now + time.monotonic() - began))
+        now = found.now + time.monotonic() - began
+        await self._store(found, sign_in.renewed(answer, now, is_replacement=is_refused))
 
     async def _store(self, found: Found, renewed: SignIn) -> None:
         """Replace what was read; it may be there no longer."""
