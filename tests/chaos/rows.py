@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.chaos import rows_messages, rows_neighbours, rows_redis, rows_servers, rows_workers, soak
+from tests.chaos import rows_messages, rows_neighbours, rows_redis, rows_servers, rows_sessions, rows_workers, soak
 from tests.chaos.load import Tally
 from tests.chaos.stage import Cast, Form, Stage
 
@@ -32,6 +32,7 @@ _DEPLOYMENT = Cast(operators=True, servers={"desk": {"timeouts": {"call_s": 600}
 _PROXIED = Cast(operators=True, proxied=True)
 _WRONG_CLOCKS = Cast(clocks=("+90s", "-90s"))
 _FIVE_SERVERS = Cast(workers=1, servers=rows_servers.SERVERS)
+_ISOLATED = Cast(concurrency=8)
 _SHORT_LEASE = Cast(lease_s=2)
 """A message has to outlive three leases before it becomes a dead letter."""
 
@@ -52,6 +53,11 @@ ROWS = [
     Row("network-workers", "network of the workers cut, agents go on", _PROXIED, rows_redis.workers_network_is_cut),
     Row("clocks", "worker clocks 90 s ahead and behind", _WRONG_CLOCKS, rows_servers.clocks_are_wrong),
     Row("hang", "one of 5 servers never answers", _FIVE_SERVERS, rows_servers.one_hangs),
+    Row("run-killed", "isolated sessions: worker killed", _ISOLATED, rows_sessions.their_worker_is_killed),
+    Row("run-stopped", "isolated sessions: worker stopped", _ISOLATED, rows_sessions.their_worker_is_stopped),
+    Row("run-forgotten", "isolated sessions: servers killed", _ISOLATED, rows_sessions.processes_are_killed),
+    Row("run-restarted", "isolated sessions: Redis restarted (AOF)", _ISOLATED, rows_sessions.redis_is_restarted),
+    Row("run-cut", "isolated sessions: connections cut", _ISOLATED, rows_sessions.connections_are_cut),
     Row(
         "neighbour",
         "another application, worker killed",

@@ -117,7 +117,7 @@ class Server:
         match tool:
             case "count":
                 self.counted += 1
-                self.answer_text(request, str(self.counted))
+                self.answer_later(request, str(self.counted), arguments.get("wait_s", 0))
             case "meet":
                 threading.Thread(target=self.meet, args=[request], daemon=True).start()
             case "grow":
@@ -127,11 +127,17 @@ class Server:
             case _ if key.startswith("held") and self.is_first:
                 pass
             case _ if wait_s := arguments.get("wait_s"):
-                timer = threading.Timer(wait_s, self.answer_text, [request, key])
-                timer.daemon = True
-                timer.start()
+                self.answer_later(request, key, wait_s)
             case _:
                 self.answer_text(request, "é" * arguments.get("length", 0) or key)
+
+    def answer_later(self, request: Message, words: str, wait_s: float) -> None:
+        if not wait_s:
+            self.answer_text(request, words)
+            return
+        timer = threading.Timer(wait_s, self.answer_text, [request, words])
+        timer.daemon = True
+        timer.start()
 
     def meet(self, request: Message) -> None:
         while self.count(b"run meet ") < self.options.party:
