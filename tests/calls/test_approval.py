@@ -38,6 +38,7 @@ def build_servers(ledger: Ledger) -> dict[str, Any]:
         "hasty": witness(ledger, approval={"default": "always", "expires_s": 1}),
         "strict": witness(ledger, approval={"default": "always", "approvers": 2}),
         "plain": witness(ledger),
+        "brief": witness(ledger, approval={"default": "never", "tools": {"add": "always"}}, isolated={"idle_s": 1}),
     }
 
 
@@ -93,6 +94,31 @@ def test_an_approved_call_runs(tools: ToolExecutor, table: Any, ledger: Ledger) 
     assert (result.outcome, result.content) == (Outcome.OK, "approved")
     assert ledger.runs("add")["approved"] == 1
     assert only_entry(table, pending.id).approval == "approved by ann"
+
+
+def test_an_approved_call_is_told_that_its_session_was_closed_meanwhile(
+    worker: Worker, table: Any, ledger: Ledger
+) -> None:
+    """A call that waits for people does not use its session, so the idle limit closes that: it must not run in another
+    one, where the state is gone that it was approved for."""
+    assert worker
+    with ToolExecutor(["brief"], timeout_s=TIMEOUT_S, park=True, session="run") as run:
+        assert [run.execute("brief.count").content for _ in range(2)] == ["1", "2"]
+        pending = add(run, "isolated", "brief")
+        wait_for_parked(table, pending.id)
+        [session] = table.keys("tarsy:session:brief:*")
+        wait_until(lambda: not table.hget(session, "holder"), "its session is closed")
+        approve(table, pending.id)
+        told = pending.result()
+        assert (told.error_code, told.outcome) == (ErrorCode.SESSION_LOST, Outcome.UNKNOWN)
+        assert "closed after 1 s without a call. This call was not sent" in told.content
+        assert ledger.runs("add")["isolated"] == 0
+        assert only_entry(table, pending.id).approval == "approved by ann"
+        # Asked for again, it is approved again, and runs in the next session.
+        again = add(run, "isolated", "brief")
+        approve(table, again.id)
+        assert again.result().outcome is Outcome.OK
+        assert ledger.runs("add")["isolated"] == 1
 
 
 def test_its_agent_learns_why_it_waits(tools: ToolExecutor, table: Any) -> None:
