@@ -81,10 +81,14 @@ class Bounds(NamedTuple):
     constants(kept_s=_KEPT_S, lost_s=_LOST_S, forgotten="Redis has lost who holds it."),
     _MEMBER,
     r"""
-    -- Which bound is reached. What no worker has confirmed for the length of a lease is gone.
+    -- Which bound is reached. What was not confirmed for the length of a lease is gone, if its worker is: after an
+    -- outage of Redis, nothing was.
     local function find_bound()
         if is_full then return 'worker' end
-        redis.call('ZREMRANGEBYSCORE', index, '-inf', now - lease_s)
+        for _, each in ipairs(redis.call('ZRANGEBYSCORE', index, '-inf', now - lease_s)) do
+            local held_by = redis.call('HGET', string.match(each, '^[^\n]*'), 'holder')
+            if not held_by or not is_alive(held_by, lease_s) then redis.call('ZREM', index, each) end
+        end
         if redis.call('ZSCORE', index, member) then return end
         local all, own = redis.call('ZRANGE', index, 0, -1), 0
         if #all >= most then return 'server' end

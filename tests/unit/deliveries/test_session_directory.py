@@ -90,15 +90,34 @@ def test_sessions_are_bounded_per_server_and_agent(table: Deliveries, client: re
     assert opened == ["", "", "agent", "", "server"]
     ask(client, "a", lambda directory: directory.release("desk", session_key_of("desk", "sre", "1")))
     assert [open_run("5", "dev").reason, open_run("6", "ops").reason] == ["", "server"]
-    # Two were not confirmed in time, and their worker may be gone.
+    # Two were not confirmed in time. One has another worker, which is gone; the other is confirmed now.
+    client.hset(session_key_of("desk", "sre", "2"), "holder", "gone")
     for run, principal in (("2", "sre"), ("4", "dev")):
         client.zadd(keys.sessions_key("desk"), {f"{session_key_of('desk', principal, run)}\n{principal}": 1}, xx=True)
     ask(client, "a", lambda directory: directory.confirm([("desk", session_key_of("desk", "dev", "4"), "dev")]))
     assert [open_run("6", "dev").reason, open_run("6", "ops").state] == ["agent", "claimed"]
 
 
-def test_what_an_outage_removed_counts_when_confirmed(table: Deliveries, client: redis.Redis) -> None:
+def test_an_outage_of_redis_removes_none(table: Deliveries, client: redis.Redis) -> None:
+    """Nobody could confirm a session or say that it is alive for longer than a lease; then another one is claimed."""
     announce(table, "a", "b")
+    key = session_key_of("desk", "sre", "1")
+
+    def open_run(run: str) -> Claim:
+        other, bounds = session_key_of("desk", "sre", run), Bounds(1, 1)
+        return ask(client, "b", lambda directory: directory.claim("desk", other, "sre", run, bounds=bounds))
+
+    ask(client, "a", lambda directory: directory.claim("desk", key, "sre", "1", bounds=Bounds(1, 1)))
+    client.zadd(keys.sessions_key("desk"), {f"{key}\nsre": 1}, xx=True)
+    client.zadd(keys.WORKERS, {"a": 1}, xx=True)
+    client.hset(keys.SWEEPS, "last", client.time()[0] - 3 * LEASE_S)
+    assert open_run("2").reason == "server"
+    client.hset(keys.SWEEPS, "last", client.time()[0])
+    assert open_run("2").state is ClaimState.CLAIMED, "its worker has not come back"
+
+
+def test_what_was_removed_counts_when_it_is_confirmed(table: Deliveries, client: redis.Redis) -> None:
+    announce(table, "b")
 
     def open_run(instance: str, run: str) -> Claim:
         key = session_key_of("desk", "sre", run)
@@ -106,7 +125,7 @@ def test_what_an_outage_removed_counts_when_confirmed(table: Deliveries, client:
 
     ours = ("desk", session_key_of("desk", "sre", "1"), "sre")
     open_run("a", "1")
-    # Nobody could confirm it for longer than a lease; then the next claim was sooner than its worker.
+    # It counts as lost, because its worker stood still for longer than a lease.
     client.zadd(keys.sessions_key("desk"), {f"{ours[1]}\nsre": 1}, xx=True)
     open_run("b", "2")
     assert client.zcard(keys.sessions_key("desk")) == 1
