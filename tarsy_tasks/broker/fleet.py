@@ -28,7 +28,9 @@ ALIVE_S = 20.0
 """A worker without a heartbeat for that long is considered dead."""
 QUIET = 0.35
 """Share of a lease; longer than between two renewals, so that every live owner has renewed when a sweep begins."""
-_KEPT_S = 60
+_KEPT_S = 3600
+"""A worker of which nothing was heard for so long is forgotten: longer than an outage of Redis, in which nothing can be
+heard of those that live."""
 
 IS_ALIVE = (
     constants(heartbeats=keys.WORKERS, last_sweeps=keys.SWEEPS, quiet=QUIET)

@@ -196,6 +196,9 @@ class QueueFetcher:
         for each in (queue, *(agents for agents, own in self._limited_as.items() if own == queue)):
             self._queues.pop(each, None)
             self._changed.discard(each)
+        for beside in self._beside.values():
+            if queue in beside:
+                beside.remove(queue)
 
     def wake(self) -> None:
         """Look whether there is room again for messages that wait."""

@@ -116,6 +116,20 @@ def test_an_outage_of_redis_removes_none(table: Deliveries, client: redis.Redis)
     assert open_run("2").state is ClaimState.CLAIMED, "its worker has not come back"
 
 
+def test_a_long_outage_of_redis_takes_no_session_away(table: Deliveries, client: redis.Redis) -> None:
+    announce(table, "a", "b")
+    claim(client, "a", "t1")
+    ask(client, "a", lambda directory: directory.mark_open(KEY))
+    long_ago = client.time()[0] - 600
+    client.zadd(keys.WORKERS, {"a": long_ago, "b": long_ago}, xx=True)
+    client.hset(keys.SWEEPS, "last", long_ago)
+    announce(table, "b")  # which is the first that reaches Redis again
+    assert claim(client, "b", "t2") == Claim(ClaimState.ELSEWHERE, "a")
+    table.sweep(LEASE_S, LEASE_S * fleet.QUIET)
+    assert claim(client, "b", "t2") == Claim(ClaimState.ELSEWHERE, "a"), "it gets time to say that it is alive"
+    assert client.ttl(keys.WORKERS) > 600
+
+
 def test_what_was_removed_counts_when_it_is_confirmed(table: Deliveries, client: redis.Redis) -> None:
     announce(table, "b")
 
