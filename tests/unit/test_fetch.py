@@ -297,6 +297,27 @@ def test_a_fetcher_takes_what_there_is_room_for(client: Any) -> None:
     run(client, sink, act)
 
 
+def test_a_call_that_goes_on_to_another_worker_is_not_received(client: Any) -> None:
+    sink, name, beside = Sink(), "desk:run", keys.affinity_queue(CALLS, "holder")
+    client.hset(keys.session_key(name), mapping={"holder": "holder", "home": CALLS, "lease_s": 60})
+    client.zadd(keys.WORKERS, {"holder": client.time()[0]})
+
+    async def act(fetcher: QueueFetcher) -> None:
+        for number in range(3):
+            client.hset(keys.UNACKED, f"a{number}", f"{CALLS}\n\n{message(f'a{number}')}")
+            client.lpush(CALLS, message(f"a{number}", session=name))
+        push(client, CALLS, "b0")
+        await sink.until("b0")
+        fetcher.consume(beside, [beside])
+        await sink.until("b0", "a0", "a1", "a2")
+        fetcher.cancel(beside)
+        push(client, CALLS, "b1")
+        await sink.until("b0", "a0", "a1", "a2", "b1")
+
+    run(client, sink, act)
+    assert sink.received == ["b0", "a0", "a1", "a2", "b1"]
+
+
 def test_a_fetcher_that_stopped_takes_nothing(client: Any) -> None:
     sink = Sink()
 
