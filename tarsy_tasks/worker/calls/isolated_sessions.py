@@ -319,7 +319,8 @@ class IsolatedSessions:
                 return None if claim.state is ClaimState.NONE else self._pass_on(call, key, claim)
             held.executors.discard(asked.executor)
             if not held.executors:
-                self._end(held, "")
+                self._forget(held)
+                await self._release(held, "")  # before a call that comes now asks
         return None
 
     def _end(self, held: HeldSession, why: str) -> None:
