@@ -262,8 +262,13 @@ class CallDispatcher:
                         await connection.replies.poll(call.id)
                 else:
                     message = (call.id, call.task, call.message, call.deadline, NOT_ENQUEUED)
-                    how = {"priority": call.priority, "session": call.session}
-                    await connection.publish(self._app, *message, **how, may_have_run=may_have_run)
+                    await connection.publish(
+                        self._app,
+                        *message,
+                        priority=call.priority,
+                        session=call.session,
+                        may_have_run=may_have_run,
+                    )
         except CallError as error:
             self._unanswered.reject(call, error)
         except TimeoutError:
