@@ -96,9 +96,7 @@ def test_an_approved_call_runs(tools: ToolExecutor, table: Any, ledger: Ledger) 
     assert only_entry(table, pending.id).approval == "approved by ann"
 
 
-def test_an_approved_call_is_told_that_its_session_was_closed_meanwhile(
-    worker: Worker, table: Any, ledger: Ledger
-) -> None:
+def test_an_approved_call_does_not_run_without_its_session(worker: Worker, table: Any, ledger: Ledger) -> None:
     """A call that waits for people does not use its session, so the idle limit closes that: it must not run in another
     one, where the state is gone that it was approved for."""
     assert worker

@@ -42,7 +42,7 @@ def test_a_run_is_told_that_redis_has_lost_its_session(
         wait_until(lambda: not store.keys("tarsy:session:*"), "all sessions are closed")
 
 
-def test_another_worker_tells_a_run_that_redis_has_lost_its_session(
+def test_another_worker_says_that_redis_has_lost_a_session(
     start_worker: StartWorker, directory: Path, redis_url: str
 ) -> None:
     """The worker that held it is gone, and Redis has forgotten that: only the run itself knows of its state."""
