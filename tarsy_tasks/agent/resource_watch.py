@@ -6,15 +6,18 @@ subscribing is the workers'. Changes arrive on the background loop; any thread a
 
 import asyncio
 import threading
+import time
 import weakref
 from concurrent.futures import Future
 from typing import Self
 
 from tarsy_tasks.agent.background import call_in_background, follow, wait_for
 from tarsy_tasks.agent.dispatcher import CallDispatcher
+from tarsy_tasks.agent.redis_errors import is_refusal
 from tarsy_tasks.agent.watch_keeper import keeper_of
-from tarsy_tasks.errors import BrokerUnavailable, CallError, OutcomeError
+from tarsy_tasks.errors import BrokerUnavailable, OutcomeError
 from tarsy_tasks.methods import WATCH_RESOURCE
+from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.resources import ResourceChange, WatchMessage
 
@@ -24,17 +27,24 @@ _MOST_UNREAD = 100
 """Of more changes that are not read yet, there is one left: the resource may have changed."""
 _MAY_END_OTHERWISE = (Outcome.UNAVAILABLE, Outcome.UNKNOWN, Outcome.TIMEOUT, Outcome.CANCELLED)
 """When it is asked again."""
+_PATIENCE_S = 300.0
+"""For how long it is asked again, once workers have given it up or Redis has lost it."""
 
 
 class Watched:
     """One watch, from its beginning to its end. Its coroutines run on the background loop.
 
+    Args:
+        patience_s: For how long it may be answered that it cannot be begun again now.
+
     Attributes:
         id: That of the task that began it; another one when it had to be begun again.
     """
 
-    def __init__(self, dispatcher: CallDispatcher, server: str, uri: str) -> None:
+    def __init__(self, dispatcher: CallDispatcher, server: str, uri: str, *, patience_s: float = _PATIENCE_S) -> None:
         self.id = ""
+        self._patience_s = patience_s
+        self._refused_since: float | None = None
         self._dispatcher = dispatcher
         self._server = server
         self._uri = uri
@@ -72,18 +82,32 @@ class Watched:
             self._keeper.add(self, losses)
 
     async def begin_again(self) -> bool:
-        """The same after Redis has lost it. Returns whether it goes on; if not now, to be tried again later."""
+        """The same after Redis has lost it, or workers have ended it: the answer says whether it can go on. Returns
+        whether that is settled; if not, it is to be asked again later."""
         try:
             await self._ask()
-        except (BrokerUnavailable, OSError):
-            return False
         except Exception as error:
-            if isinstance(error, OutcomeError) and error.result.outcome in _MAY_END_OTHERWISE:
+            if self._may_change(error):
                 return False
             self.end(error)
             return True
+        self._refused_since = None
         self.note_uncertain()
         return True
+
+    def _may_change(self, error: Exception) -> bool:
+        """Whether to ask again later: while Redis cannot be reached, but not for ever if it gets errors."""
+        if isinstance(error, OutcomeError):
+            if _is_final(error.result):
+                return False
+        elif not isinstance(error, (BrokerUnavailable, OSError)):
+            return False
+        elif not is_refusal(error.__cause__ or error):
+            return True
+        now = time.monotonic()
+        if self._refused_since is None:
+            self._refused_since = now
+        return now - self._refused_since < self._patience_s
 
     def hear(self, message: WatchMessage) -> None:
         """A worker has published something."""
@@ -92,12 +116,7 @@ class Watched:
         if message.is_uncertain:
             self.note_uncertain()
         if message.ended:
-            self.end(
-                CallError(
-                    ErrorCode.SERVER_ERROR,
-                    f"MCP server `{self._server}`: the resource is not watched any more: {message.ended}",
-                )
-            )
+            self._keeper.begin_again(self)
 
     def note_uncertain(self) -> None:
         """Nobody heard for a while what the server reports."""
@@ -205,3 +224,10 @@ class AsyncResourceWatch(_Watch):
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
+
+
+def _is_final(result: ToolResult) -> bool:
+    """Whether the same would be answered again, until an operator changes something."""
+    if result.retry_after_s is not None:
+        return False
+    return result.outcome not in _MAY_END_OTHERWISE or result.error_code is ErrorCode.SERVER_REMOVED

@@ -14,7 +14,6 @@ from tarsy_tasks import ErrorCode, OutcomeError, ToolExecutor
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.acl import AgentUser
 from tarsy_tasks.celery_app import TarsyApp
-from tarsy_tasks.errors import CallError
 from tests.plants import know
 from tests.processes import Worker, environment_of, wait_until
 from tests.redis_users import url_of
@@ -162,7 +161,8 @@ def test_a_watch_ends_when_it_is_no_longer_permitted(
         with tools, tools.watch_resource(NOTICE, server="board") as watch:
             changed = {**POLICY, "agents": {"sre": {"deny": ["board.resources/*"]}, "*": {}}}
             (directory / "policy.json").write_text(json.dumps(changed))
-            with pytest.raises(CallError, match="is not watched any more"):
+            with pytest.raises(OutcomeError) as ended:
                 next(watch)
+            assert ended.value.result.error_code is ErrorCode.NOT_PERMITTED
         wait_until(lambda: not table.zcard(keys.WATCHES), "nothing is watched")
         worker.ask_to_stop()

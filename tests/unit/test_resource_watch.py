@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from tarsy_tasks import AsyncResourceWatch, ResourceWatch
+from tarsy_tasks import AsyncResourceWatch, CallError, ErrorCode, OutcomeError, ResourceWatch, ToolResult
 from tarsy_tasks.agent.background import call_in_background, run_in_background
 from tarsy_tasks.agent.resource_watch import Watched
 from tarsy_tasks.agent.watch_keeper import WatchKeeper, keeper_of
 from tarsy_tasks.broker import keys, watches
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.celery_app import TarsyApp
+from tarsy_tasks.errors import RateLimited
 from tarsy_tasks.resources import WatchMessage
 from tests.processes import wait_until
 
@@ -57,6 +58,8 @@ class Kept:
     def note_uncertain(self) -> None:
         self.uncertain += 1
         self._heard()
+
+    def end(self, error: Exception) -> None: ...
 
     async def begin_again(self) -> bool:
         self.asked += 1
@@ -121,6 +124,31 @@ def test_a_watch_may_end_while_it_is_begun_again(calls: Calls, watched: Watched)
     calls.asked[0].answered.set_result(ANSWER)
     assert beginning.result(20)
     assert watched.take() == ([], None)
+
+
+@pytest.mark.parametrize(
+    ("error", "patience_s", "ends"),
+    [
+        (CallError(ErrorCode.NO_CREDENTIAL, "none"), 60, True),
+        (CallError(ErrorCode.SERVER_REMOVED, "gone"), 60, True),
+        (CallError(ErrorCode.SERVER_ERROR, "no such notice"), 60, True),
+        (CallError(ErrorCode.NO_WORKER, "none serves it"), 60, False),
+        (CallError(ErrorCode.NO_WORKER, "none serves it"), 0, True),
+        (RateLimited("too many", 1.0), 60, False),
+    ],
+)
+def test_a_watch_ends_with_what_is_answered(calls: Calls, error: CallError, patience_s: float, *, ends: bool) -> None:
+    """When workers have ended it: what may change is asked again, for a while."""
+    watched = Watched(calls, "board", URI, patience_s=patience_s)
+    beginning = run_in_background(watched.begin_again())
+    wait_until(lambda: calls.asked, "it asks")
+    calls.asked[0].answered.set_result(ToolResult.from_error(error))
+    assert beginning.result(20) is ends
+    if ends:
+        with pytest.raises(OutcomeError) as ended:
+            watched.take()
+        assert ended.value.result.error_code is error.code
+    watched.end()
 
 
 def test_a_watch_may_be_collected_wherever_a_thread_is(watched: Watched) -> None:
