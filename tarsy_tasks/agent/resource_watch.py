@@ -5,6 +5,7 @@ subscribing is the workers'. Changes arrive on the background loop; any thread a
 """
 
 import asyncio
+import os
 import threading
 import time
 import weakref
@@ -55,6 +56,7 @@ class Watched:
         self._changed: Future[None] = Future()
         self._error: Exception | None = None
         self._has_ended = False
+        self._process = os.getpid()
 
     async def begin(self) -> None:
         """Return once a worker has subscribed, and what changes from now on is heard.
@@ -135,7 +137,10 @@ class Watched:
         changed.set_result(None)
 
     def end(self, error: Exception | None = None) -> None:
-        """No more changes; who reads gets the error after those that are there. From any thread."""
+        """No more changes; who reads gets the error after those that are there. From any thread; in a forked child it
+        has no effect on the watch of its parent."""
+        if not self.is_of_this_process:
+            return
         with self._lock:
             if self._has_ended:
                 return
@@ -144,9 +149,19 @@ class Watched:
         changed.set_result(None)
         call_in_background(lambda: self._keeper.remove(self))
 
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether it was begun here. A forked child has neither the thread nor the connection that keep it, and must
+        not touch its lock, which another thread of its parent may have had."""
+        return self._process == os.getpid()
+
     def take(self) -> tuple[list[ResourceChange], "Future[None] | None"]:
         """What is there, and what is done when there is more; None when there will be no more. Raises the error that
-        has ended it, once nothing is left to read."""
+        has ended it, once nothing is left to read; and `RuntimeError` in a forked child."""
+        if not self.is_of_this_process:
+            raise RuntimeError(
+                "this watch belongs to the process that began it, and this is a forked child: begin another one here"
+            )
         with self._lock:
             changes, self._changes = [*self._changes.values()], {}
             if changes or not self._has_ended:
@@ -163,7 +178,7 @@ class _Watch:
         self._watched = watched
         self._unread: list[ResourceChange] = []
         # The garbage collector calls it at any time in any thread, also in one that has the watch's lock.
-        self._finalizer = weakref.finalize(self, call_in_background, watched.end)
+        self._finalizer = weakref.finalize(self, _end_soon, watched)
 
     def close(self) -> None:
         """End the watch, also for those who wait for a change. From any thread."""
@@ -224,6 +239,11 @@ class AsyncResourceWatch(_Watch):
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
+
+
+def _end_soon(watched: Watched) -> None:
+    if watched.is_of_this_process:
+        call_in_background(watched.end)
 
 
 def _is_final(result: ToolResult) -> bool:
