@@ -5,10 +5,10 @@ import gc
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -123,7 +123,7 @@ def test_a_watch_may_end_while_it_is_begun_again(calls: Calls, watched: Watched)
     watched.end()
     calls.asked[0].answered.set_result(ANSWER)
     assert beginning.result(20)
-    assert watched.take() == ([], None)
+    assert watched.take(Future()) is None
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_watch_ends_with_what_is_answered(calls: Calls, error: CallError, pati
     assert beginning.result(20) is ends
     if ends:
         with pytest.raises(OutcomeError) as ended:
-            watched.take()
+            watched.take(Future())
         assert ended.value.result.error_code is error.code
     watched.end()
 
@@ -165,22 +165,54 @@ def test_a_watch_may_be_collected_wherever_a_thread_is(watched: Watched) -> None
     thread.start()
     thread.join(20)
     assert not thread.is_alive()
-    wait_until(lambda: watched.take()[1] is None, "it has ended")
+    wait_until(lambda: watched.take(Future()) is None, "it has ended")
 
 
 def test_waits_that_are_given_up_leave_nothing(watched: Watched) -> None:
-    async def wait_often() -> None:
-        watch = AsyncResourceWatch(watched)
-        _, changed = watched.take()
-        assert changed is not None
-        for _ in range(5):
-            with suppress(TimeoutError):
-                await asyncio.wait_for(anext(watch), 0.001)
-        assert len(changed._done_callbacks) == 1
-        watched.note_uncertain()
-        assert not (await anext(watch)).is_certain
+    """On whichever event loop."""
+    watch, waits = AsyncResourceWatch(watched), list[Any]()
 
-    asyncio.run(wait_often())
+    async def give_up() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(watch), 0.001)
+        waits.append(ref(watched._waiting))
+
+    async def read() -> bool:
+        return (await anext(watch)).is_certain
+
+    for _ in range(5):
+        asyncio.run(give_up())
+    gc.collect()
+    assert [wait() is not None for wait in waits] == [False] * 4 + [True]
+    watched.note_uncertain()
+    assert not asyncio.run(read())
+
+
+def test_a_second_reader_is_refused(watched: Watched) -> None:
+    async def read_twice() -> None:
+        watch = AsyncResourceWatch(watched)
+        first = asyncio.create_task(anext(watch))
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="another thread or task"):
+            await anext(watch)
+        watched.note_uncertain()
+        assert not (await first).is_certain
+        watched.end()
+        with pytest.raises(StopAsyncIteration):
+            await anext(watch)
+
+    asyncio.run(read_twice())
+
+
+def test_a_second_thread_is_refused(watched: Watched) -> None:
+    watch = ResourceWatch(watched)
+    with ThreadPoolExecutor(1) as thread:
+        first = thread.submit(next, watch)
+        wait_until(lambda: watched._waiting, "it waits")
+        with pytest.raises(RuntimeError, match="another thread or task"):
+            next(watch)
+        watched.note_uncertain()
+        assert not first.result(20).is_certain
 
 
 def test_a_loss_before_the_first_answer_counts(keeping: Keeping) -> None:
