@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -72,7 +73,8 @@ class ResourceWatches:
         self._tasks: set[asyncio.Task[None]] = set()
         self._was_renewed = False
         self._outage = OutageLog(logger, "watches of resources cannot be kept in Redis")
-        self._failures: dict[str, OutageLog] = {}
+        self._failures: dict[tuple[str, str], OutageLog] = {}
+        """By server, and by agent where each has a session of its own."""
         self._unserved: dict[str, float] = {}
         """Since when no worker serves a server; monotonic time."""
 
@@ -213,7 +215,7 @@ class ResourceWatches:
         try:
             refused = await self._subscribe(server, principal, taken)
         except Exception as error:
-            await self._fail(server, error, taken)
+            await self._fail(server, principal, error, taken)
             return
         for watch in taken:
             if self._held.get(watch.id) is not watch:
@@ -240,37 +242,42 @@ class ResourceWatches:
 
     async def _find(self, server: str, principal: str) -> WatchedServer:
         connection, lent = require_connection(self._context, server), AsyncExitStack()
-        if connection.agents is not None:
-            connection = await lent.enter_async_context(connection.agents.lend(principal))
+        keeps, agent = _always, ""
+        if (agents := connection.agents) is not None:
+            connection = await lent.enter_async_context(agents.lend_to_watch(principal))
+            keeps, agent = partial(agents.keeps, principal, connection), principal
         if (found := self._servers.get(connection)) is not None:
             await lent.aclose()
             return found
         watched = self._servers[connection] = WatchedServer(connection, lent, self._report, self._refuse)
-        self._start(self._follow(watched))
+        self._start(self._follow(watched, agent, keeps))
         return watched
 
-    async def _follow(self, watched: WatchedServer) -> None:
+    async def _follow(self, watched: WatchedServer, agent: str, keeps: Callable[[], Awaitable[bool]]) -> None:
         connection = watched.connection
         name = connection.server.name
         try:
             await asyncio.sleep(0)  # a task that needs it adds something first
-            while await watched.look():
-                self._failures.pop(name, None)
+            while await keeps() and await watched.look():
+                self._failures.pop((name, agent), None)
                 await asyncio.sleep(_LOOK_S)
+            await self._give_up([*watched.watches.values()])
         except Exception as error:
-            await self._fail(name, error, [*watched.watches.values()])
+            await self._fail(name, agent, error, [*watched.watches.values()])
         finally:
             self._servers.pop(connection, None)
             with suppress(Exception):  # of a session that ends in any case
                 await watched.close()
 
-    async def _fail(self, server: str, error: Exception, failed: list[Watch]) -> None:
+    async def _fail(self, server: str, agent: str, error: Exception, failed: list[Watch]) -> None:
         if isinstance(error, CallError) and _is_final(error):
+            self._failures.pop((server, agent), None)
             for watch in failed:
                 self._refuse(watch, error.text)
             return
         masker = self._context.record_maskers[server]
-        log = self._failures.setdefault(server, OutageLog(logger, f"changes of MCP server {server} are not received"))
+        what = f"changes of MCP server {server} are not received" + (f" for the agent {agent}" if agent else "")
+        log = self._failures.setdefault((server, agent), OutageLog(logger, what))
         log.failed(error.operator_text if isinstance(error, NoSessionError) else describe_error(error, masker))
         await self._give_up(failed)
 
@@ -345,6 +352,10 @@ class ResourceWatches:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+async def _always() -> bool:
+    return True
 
 
 def _is_final(error: CallError) -> bool:
