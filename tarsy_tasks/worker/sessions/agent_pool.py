@@ -160,12 +160,13 @@ class AgentPool(Generic[C]):
                 return False
             if not self._is_fresh(lent, _WATCH_AGE_S):
                 try:
-                    lent = await self._find(agent, for_watch=True)
+                    await self._find(agent, for_watch=True)
                 except CallError as error:
                     if error.code is ErrorCode.NO_CREDENTIAL:
                         raise
-                    # Calls fail, but nothing that is open is closed for that.
-            return lent.connection is connection
+                    # Calls fail, but what is open is closed only if the credential has changed.
+                lent = self._lent.get(agent)
+            return lent is not None and lent.connection is connection
 
     def _lock(self, agent: str) -> asyncio.Lock:
         return self._locks.setdefault(agent, asyncio.Lock())
