@@ -244,11 +244,18 @@ def test_only_ones_own_watches_count(client: Any) -> None:
     """Ids are whatever an agent has chosen."""
     others = {f"board::{number}:sre:": 9e9 for number in range(watches.MOST_OF_ONE)}
     client.zadd(keys.WATCHES, others)
-    slots: dict[str, Any] = {"owner": ":sre:", "text": "{}", "instance": "w", "held_s": 9.0}
-    exchange = RedisExchange(client.connection_pool)
+    assert [add(client, "sre", str(n)) for n in range(watches.MOST_OF_ONE + 1)] == [1] * watches.MOST_OF_ONE + [0]
 
-    def add(name: str) -> int:
-        record = keys.watch_key("sre", name)
-        return watches.add.run(exchange, record=record, member=watches.member_of("board", "sre", name), **slots)
 
-    assert [add(str(number)) for number in range(watches.MOST_OF_ONE + 1)] == [1] * watches.MOST_OF_ONE + [0]
+def test_agents_of_one_user_leave_room_for_the_others(client: Any) -> None:
+    """Whatever ids they choose."""
+    client.zadd(keys.WATCHES, {f"board::{number:019}": 9e9 for number in range(watches.MOST_SHARED - 1)})
+    assert [add(client, "", name) for name in ("a", "b")] == [1, 0]
+    assert add(client, "sre", "a") == 1
+
+
+def add(client: Any, agent: str, name: str) -> int:
+    slots: dict[str, Any] = {"text": "{}", "most_shared": watches.MOST_SHARED, "instance": "w", "held_s": 9.0}
+    owner = f":{agent}:" if agent else f"::{name}"
+    record, member = keys.watch_key(agent, name), watches.member_of("board", agent, name)
+    return watches.add.run(RedisExchange(client.connection_pool), record=record, member=member, owner=owner, **slots)

@@ -45,7 +45,7 @@ _MOST_AT_ONCE = 500
 _ERROR_CHARS = 500
 _TOO_MANY = (
     f"there are too many watches: at most {watches.MOST_OF_ONE} of one agent, or of one process without a Redis user "
-    f"of its own, and {watches.MOST} in all"
+    f"of its own, {watches.MOST_SHARED} of all of these where other agents have users, and {watches.MOST} in all"
 )
 _LOST = (
     "the watch was lost while the server was asked: the worker stopped, had no connection to Redis for too long, or "
@@ -91,7 +91,9 @@ class ResourceWatches:
         """
         text = json.dumps({"uri": watch.uri, "principal": watch.principal})
         owner = f":{watch.agent}:" if watch.agent else f"::{watch.id[: keys.TASK_ID_PREFIX_LENGTH]}"
-        slots = {"record": watch.record, "member": watch.member, "owner": owner, "text": text}
+        most_shared = watches.MOST_SHARED if self._context.binding.is_bound else watches.MOST
+        about = {"record": watch.record, "member": watch.member, "text": text}
+        slots = {**about, "owner": owner, "most_shared": most_shared}
         if not await watches.add.run_async(self._redis, **slots, **self._holding):
             return _TOO_MANY
         self._held[watch.id] = watch
