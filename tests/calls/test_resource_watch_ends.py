@@ -85,7 +85,7 @@ def test_a_watch_that_no_worker_can_hold_is_asked_for_again(
         [record] = table.keys("tarsy:watch:*")
         start_worker({"desk": DEMO_SERVER}, settings=SHORT_LEASE)
         first.stop()
-        wait_until(lambda: not table.exists(record), "the other worker has forgotten it")
+        wait_until(lambda: not table.exists(record), "the other worker has forgotten it", 90)
         start_worker(board, settings=SHORT_LEASE)
         assert not next(watch).is_certain
         assert tools.execute("board.pin", {"uri": NOTICE, "text": "again"}).content == "again"

@@ -12,14 +12,14 @@ from weakref import ref
 
 import pytest
 
-from tarsy_tasks import AsyncResourceWatch, CallError, ErrorCode, OutcomeError, ResourceWatch, ToolResult
+from tarsy_tasks import AsyncResourceWatch, ErrorCode, OutcomeError, ResourceWatch, ToolResult
 from tarsy_tasks.agent.background import call_in_background, run_in_background
 from tarsy_tasks.agent.resource_watch import Watched
 from tarsy_tasks.agent.watch_keeper import WatchKeeper, keeper_of
 from tarsy_tasks.broker import keys, watches
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.celery_app import TarsyApp
-from tarsy_tasks.errors import RateLimited
+from tarsy_tasks.errors import CallError, RateLimited
 from tarsy_tasks.resources import WatchMessage
 from tests.processes import wait_until
 
@@ -142,7 +142,7 @@ def test_a_watch_ends_with_what_is_answered(calls: Calls, error: CallError, pati
     watched = Watched(calls, "board", URI, patience_s=patience_s)
     beginning = run_in_background(watched.begin_again())
     wait_until(lambda: calls.asked, "it asks")
-    calls.asked[0].answered.set_result(ToolResult.from_error(error))
+    calls.asked[0].answered.set_result(ToolResult.from_error(error, call_id="", name=""))
     assert beginning.result(20) is ends
     if ends:
         with pytest.raises(OutcomeError) as ended:
@@ -244,18 +244,20 @@ def test_only_ones_own_watches_count(client: Any) -> None:
     """Ids are whatever an agent has chosen."""
     others = {f"board::{number}:sre:": 9e9 for number in range(watches.MOST_OF_ONE)}
     client.zadd(keys.WATCHES, others)
-    assert [add(client, "sre", str(n)) for n in range(watches.MOST_OF_ONE + 1)] == [1] * watches.MOST_OF_ONE + [0]
+    exchange = RedisExchange(client.connection_pool)
+    assert [add(exchange, "sre", str(n)) for n in range(watches.MOST_OF_ONE + 1)] == [1] * watches.MOST_OF_ONE + [0]
 
 
 def test_agents_of_one_user_leave_room_for_the_others(client: Any) -> None:
     """Whatever ids they choose."""
     client.zadd(keys.WATCHES, {f"board::{number:019}": 9e9 for number in range(watches.MOST_SHARED - 1)})
-    assert [add(client, "", name) for name in ("a", "b")] == [1, 0]
-    assert add(client, "sre", "a") == 1
+    exchange = RedisExchange(client.connection_pool)
+    assert [add(exchange, "", name) for name in ("a", "b")] == [1, 0]
+    assert add(exchange, "sre", "a") == 1
 
 
-def add(client: Any, agent: str, name: str) -> int:
+def add(exchange: RedisExchange, agent: str, name: str) -> int:
     slots: dict[str, Any] = {"text": "{}", "most_shared": watches.MOST_SHARED, "instance": "w", "held_s": 9.0}
     owner = f":{agent}:" if agent else f"::{name}"
     record, member = keys.watch_key(agent, name), watches.member_of("board", agent, name)
-    return watches.add.run(RedisExchange(client.connection_pool), record=record, member=member, owner=owner, **slots)
+    return watches.add.run(exchange, record=record, member=member, owner=owner, **slots)

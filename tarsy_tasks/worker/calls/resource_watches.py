@@ -15,7 +15,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from tarsy_tasks.broker import keys, watches
+from tarsy_tasks.broker import fleet, keys, watches
 from tarsy_tasks.errors import CallError, NoSessionError
 from tarsy_tasks.methods import WATCH_RESOURCE, say_nothing_of_tools
 from tarsy_tasks.outcomes import ErrorCode, Outcome
@@ -189,8 +189,8 @@ class ResourceWatches:
         records = [keys.watch_key(*each[2:]) for each in others]
         are_there = await self._redis.execute(*(("EXISTS", each) for each in records))
         names = [*{each[1] for each in others if each[1] not in self._context.connections}]
-        broker = self._context.in_flight.exchange
-        are_served = await broker.execute(*(("EXISTS", keys.serving_key(each)) for each in names)) if names else []
+        asked = [fleet.ask_serving(each, self._context.clock.now()) for each in names]
+        are_served = await self._context.in_flight.exchange.execute(*asked) if asked else []
         now = time.monotonic()
         unserved = [name for name, is_served in zip(names, are_served, strict=True) if not is_served]
         self._unserved = {name: self._unserved.get(name, now) for name in unserved}
