@@ -10,7 +10,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Self
@@ -195,7 +195,7 @@ class _Watch:
         self._finalizer = weakref.finalize(self, _end_soon, watched)
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
+    def _turn(self) -> Generator[None]:
         """The changes are read by one after the other, or each would get only some of them."""
         if not self._reading.acquire(blocking=False):
             raise RuntimeError(

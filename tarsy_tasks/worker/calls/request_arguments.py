@@ -58,7 +58,7 @@ def read_request(call: RunningCall, kind: type[T]) -> T:
 def _has_more_values(value: Any, most: int) -> bool:
     left: list[Any] = [value]
     for each in left:
-        inner: Any = each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
+        inner: list[Any] = [*each.values()] if isinstance(each, dict) else each if isinstance(each, list) else []
         if len(left) + len(inner) > most:
             return True
         left += inner
