@@ -4,7 +4,7 @@ Owns reading them, and what follows for the call: such a request has no tool's d
 """
 
 import json
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -58,10 +58,11 @@ def read_request(call: RunningCall, kind: type[T]) -> T:
 def _has_more_values(value: Any, most: int) -> bool:
     left: list[Any] = [value]
     for each in left:
-        inner: list[Any] = [*each.values()] if isinstance(each, dict) else each if isinstance(each, list) else []
-        if len(left) + len(inner) > most:
-            return True
-        left += inner
+        if isinstance(each, dict | list):
+            inner = cast("dict[Any, Any] | list[Any]", each)
+            if len(left) + len(inner) > most:
+                return True
+            left += inner.values() if isinstance(inner, dict) else inner
     return False
 
 
