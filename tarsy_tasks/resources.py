@@ -152,7 +152,7 @@ class WatchMessage(FrozenModel):
         watch: Its id, that of the task that began it.
         changed: URIs that the server has reported, masked.
         is_uncertain: More may have changed.
-        ended: Why the watch has ended, masked; empty if it has not.
+        ended: Why the watch has ended, masked; empty if it has not. A request to watch again is answered in full.
     """
 
     watch: str

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from tarsy_tasks.agent.background import start_in_background
 from tarsy_tasks.agent.connection import AgentConnection, connection_of
 from tarsy_tasks.agent.per_app import PerApp
-from tarsy_tasks.agent.redis_errors import connection_errors
+from tarsy_tasks.agent.redis_errors import connection_errors, is_refusal
 from tarsy_tasks.agent.waiting import retry_until
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.watches import LEASE_S
@@ -29,6 +29,8 @@ _RENEW_S = LEASE_S / 3
 _LOOK_S = 0.5
 _RECONNECT_S = 10.0
 _AFTER_ERROR_S = 2.0
+_REFUSED_S = 10.0
+"""For how long Redis may refuse this user, whose rules may just be loaded again, until the watches end."""
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 10.0
 """Between two attempts to begin a watch again."""
@@ -42,6 +44,7 @@ class Kept(Protocol):
 
     def hear(self, message: WatchMessage) -> None: ...
     def note_uncertain(self) -> None: ...
+    def end(self, error: Exception) -> None: ...
     async def begin_again(self) -> bool: ...
 
 
@@ -53,7 +56,7 @@ class WatchKeeper:
         self._replies = connection.replies
         self._kept: dict[str, Kept] = {}
         self._lost: set[Kept] = set()
-        """Watches that Redis has lost, and that are to be begun again."""
+        """Watches that Redis has lost or workers have ended, and that are to be begun again."""
         self._keeping: asyncio.Task[None] | None = None
 
     @property
@@ -97,6 +100,12 @@ class WatchKeeper:
             self._keeping.cancel()
             self._keeping = None
 
+    def begin_again(self, watch: Kept) -> None:
+        """Nobody holds it any more: ask a worker again, until that is settled."""
+        if self._forget(watch):
+            self._lost.add(watch)
+            start_in_background(self._ask_again(watch))
+
     async def release(self, watch_id: str) -> None:
         """Have the workers hear that a watch has ended."""
         try:
@@ -113,6 +122,7 @@ class WatchKeeper:
 
     async def _keep(self) -> None:
         losses, renew_at = self._replies.losses, time.monotonic() + _RENEW_S
+        refused_at: float | None = None
         while True:
             await asyncio.sleep(_LOOK_S)
             is_deaf = not (self._replies.hears_events or self._replies.refuses_events)
@@ -124,14 +134,26 @@ class WatchKeeper:
                 await self._replies.connect(time.monotonic() + _RECONNECT_S, _UNWATCHED)
                 await self._replies.hear_events()
                 await self._renew(was_lost=was_lost)
-            except (BrokerUnavailable, *connection_errors()):
+            except (BrokerUnavailable, *connection_errors()) as error:
                 losses = -1  # what was published meanwhile, nobody heard
+                if not is_refusal(error.__cause__ or error):
+                    refused_at = None
+                    continue
+                refused_at = refused_at or time.monotonic()
+                if time.monotonic() - refused_at >= _REFUSED_S:
+                    self._end_all(error)
             except Exception:
                 logger.exception("watches of resources could not be renewed")
                 losses = -1
                 await asyncio.sleep(_AFTER_ERROR_S)
             else:
-                renew_at = time.monotonic() + _RENEW_S
+                renew_at, refused_at = time.monotonic() + _RENEW_S, None
+
+    def _end_all(self, error: Exception) -> None:
+        if not isinstance(error, BrokerUnavailable):
+            error = BrokerUnavailable(f"Redis no longer lets this user watch resources ({error}).")
+        for watch in [*self._kept.values(), *self._lost]:
+            watch.end(error)
 
     async def _renew(self, *, was_lost: bool) -> None:
         if kept := [*self._kept.values()]:
@@ -139,14 +161,13 @@ class WatchKeeper:
                 *(("EXPIRE", self._record(each.id), LEASE_S) for each in kept)
             )
             for watch, is_renewed in zip(kept, are_renewed, strict=True):
-                if not is_renewed and self._forget(watch):
-                    self._lost.add(watch)
-                    start_in_background(self._begin_again(watch))
+                if not is_renewed:
+                    self.begin_again(watch)
                 elif was_lost:
                     watch.note_uncertain()
 
-    async def _begin_again(self, watch: Kept) -> None:
-        """Until it goes on, or has ended; each attempt may take as long as a call."""
+    async def _ask_again(self, watch: Kept) -> None:
+        """Each attempt may take as long as a call."""
         pause_s = _FIRST_PAUSE_S
         while watch in self._lost:
             if await watch.begin_again():

@@ -8,12 +8,42 @@ from collections.abc import Iterable, Iterator
 __all__ = ["SLICE_BYTES", "count_values", "has_more_values"]
 
 SLICE_BYTES = 64 * 1024
+_FEW_QUOTES = 200
+_BACKSLASHES = 32
 
 
 def has_more_values(text: bytes, most: int) -> bool:
-    """Whether it has more values than that. In most texts there are fewer commas and brackets, within strings or not;
-    to find that out takes a tenth of the time."""
-    return len(text) > most and _is_over(_count_marks(text), most) and _is_over(count_values(text), most)
+    """Whether it has more values than that. Most large texts are a few long strings, whose ends are found in no time;
+    or they have fewer commas and brackets, within strings or not, which takes a tenth of the time of counting."""
+    if len(text) <= most:
+        return False
+    if (count := _count_around(text)) is not None:
+        return count > most
+    return _is_over(_count_marks(text), most) and _is_over(count_values(text), most)
+
+
+def _count_around(text: bytes) -> int | None:
+    """The commas and opening brackets around a few strings; None if there are many quotes, or much between them."""
+    count, at, is_string = 0, 0, False
+    for _ in range(_FEW_QUOTES):
+        end = text.find(b'"', at)
+        if not is_string:
+            stop = end if end >= 0 else len(text)
+            if stop - at > SLICE_BYTES:
+                return None
+            count += _count(text[at:stop])
+        elif end > at:
+            before = text[max(at, end - _BACKSLASHES) : end]
+            backslashes = len(before) - len(before.rstrip(b"\\"))
+            if backslashes == _BACKSLASHES:
+                return None
+            if backslashes % 2:  # it is in the string
+                at = end + 1
+                continue
+        if end < 0:
+            return count
+        at, is_string = end + 1, not is_string
+    return None
 
 
 def count_values(text: bytes, slice_bytes: int = SLICE_BYTES) -> Iterator[int]:

@@ -9,13 +9,15 @@ a worker does with a watch is in `worker.calls.resource_watches`.
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.script import NOW, Key, Table, constants, script
 
-__all__ = ["LEASE_S", "MOST", "MOST_OF_ONE", "add", "claim", "member_of", "read_member", "renew"]
+__all__ = ["LEASE_S", "MOST", "MOST_OF_ONE", "MOST_SHARED", "add", "claim", "member_of", "read_member", "renew"]
 
 LEASE_S = 30
 """How long the record of a watch lasts that its agent does not renew."""
 MOST = 5000
 MOST_OF_ONE = 200
 """Watches in all, and those of one bound agent; or of one process, if the agents have no Redis users of their own."""
+MOST_SHARED = 2500
+"""Where agents are bound, those of all others together: they choose the ids by which processes are told apart."""
 _KEPT_S = 24 * 3600
 
 _KNOWN = {"watches": keys.WATCHES}
@@ -33,7 +35,7 @@ def read_member(member: bytes) -> tuple[str, str, str]:
 
 
 # Returns 1 if it is there now, 0 if there are too many. `owner` is what follows the server in the members of one
-# owner.
+# owner; it begins with two colons if that is no bound agent.
 @script(
     NOW,
     constants(lease_s=LEASE_S, kept_s=_KEPT_S, most=MOST, most_of_one=MOST_OF_ONE),
@@ -42,12 +44,14 @@ def read_member(member: bytes) -> tuple[str, str, str]:
         local all = redis.call('ZCARD', watches)
         if all >= most then return 0 end
         if all >= most_of_one then
-            local own = 0
+            local own, shared = 0, 0
             for _, each in ipairs(redis.call('ZRANGE', watches, 0, -1)) do
                 local at = string.find(each, ':', 1, true)
                 if at and string.sub(each, at, at + #owner - 1) == owner then own = own + 1 end
+                if at and string.sub(each, at, at + 1) == '::' then shared = shared + 1 end
             end
             if own >= most_of_one then return 0 end
+            if string.sub(owner, 1, 2) == '::' and shared >= most_shared then return 0 end
         end
     end
     redis.call('HSET', record, 'watch', text, 'worker', instance)
@@ -59,7 +63,7 @@ def read_member(member: bytes) -> tuple[str, str, str]:
     known=_KNOWN,
     grows=True,
 )
-def add(*, record: Key, member: str, owner: str, text: str, instance: str, held_s: float) -> int: ...
+def add(*, record: Key, member: str, owner: str, text: str, most_shared: int, instance: str, held_s: float) -> int: ...
 
 
 # Returns what is watched, or None if the watch is another worker's, or has ended.

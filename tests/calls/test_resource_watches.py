@@ -218,6 +218,48 @@ def test_a_watch_ends_with_its_executor_or_when_it_is_dropped(table: Any) -> Non
     wait_until(lambda: not table.zcard(keys.WATCHES), "the other one has ended")
 
 
+FORKING = """
+import gc, os, sys
+from tarsy_tasks import ToolExecutor
+
+uri, how = sys.argv[1:]
+tools = ToolExecutor(timeout_s=40)
+watch = tools.watch_resource(uri, server="old")
+child = os.fork()
+if child == 0:
+    try:
+        next(watch)
+    except RuntimeError as error:
+        assert "forked child" in str(error), error
+    if how == "close":
+        tools.close()
+        watch.close()
+    del watch
+    gc.collect()
+    # After what was to be done before, and with what is to be done at the end of a process.
+    answer = ToolExecutor(timeout_s=40).execute("old.pin", {"uri": "notice://board/x", "text": "child"})
+    sys.exit(answer.content != "child")
+assert os.waitpid(child, 0)[1] == 0
+print("forked", flush=True)
+input()
+tools.execute("old.pin", {"uri": uri, "text": "x"})
+assert next(watch).is_certain
+"""
+
+
+@pytest.mark.parametrize("how", ["close", "leave"])
+def test_a_forked_child_does_not_end_a_watch(table: Any, how: str) -> None:
+    program = [sys.executable, "-c", FORKING, f"notice://board/forked-{how}", how]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as agent:
+        assert agent.stdout is not None
+        assert agent.stdin is not None
+        assert agent.stdout.readline() == "forked\n"
+        assert table.keys("tarsy:watch:*")
+        agent.stdin.write("\n")
+        agent.stdin.flush()
+        assert agent.wait(60) == 0
+
+
 def test_a_watch_ends_when_its_agent_is_gone(table: Any, ledgers: Path) -> None:
     uri = "notice://board/left"
     program = (

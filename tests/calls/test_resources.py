@@ -214,9 +214,10 @@ def test_any_producer_may_ask(worker: Worker) -> None:
         ({"uri": "book://{x", "values": {"x": "1"}}, "not a URI template"),
         ({"uri": "book://{x}", "values": {}}, "`x` is missing"),
         ({"uri": "book://{x}", "values": {"x": "1", "y": "2"}}, "no variable `y`"),
+        ({"uri": "book://x", "values": {"x": ["1"] * 10_000}}, "more than 10000 values"),
         ({"uri": "https://shop.example{+path}", "values": {"path": ".elsewhere.example/"}}, "another origin"),
     ],
-    ids=str,
+    ids=lambda each: str(each)[:60],
 )
 def test_bad_arguments_are_refused_and_nothing_is_sent(worker: Worker, arguments: object, why: str) -> None:
     result = agent_app().send_task("tarsy.request", ["library", "resources/read", arguments]).get(timeout=20)

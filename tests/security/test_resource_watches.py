@@ -4,17 +4,17 @@ is no longer watched."""
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-from tarsy_tasks import ErrorCode, OutcomeError, ToolExecutor
+from tarsy_tasks import BrokerUnavailable, ErrorCode, OutcomeError, ToolExecutor
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.acl import AgentUser
-from tarsy_tasks.celery_app import TarsyApp
-from tarsy_tasks.errors import CallError
+from tarsy_tasks.celery_app import TarsyApp, build_app
 from tests.plants import know
 from tests.processes import Worker, environment_of, wait_until
 from tests.redis_users import url_of
@@ -25,6 +25,7 @@ from tests.valkey import Valkey
 from tests.warm_start import warm_command
 
 AGENTS = ("sre", "dev")
+SERVERS = ("board", "own", "tight")
 FORBIDDEN = "notice://board/forbidden"
 POLICY: dict[str, Any] = {
     "agents": {"sre": {}, "dev": {"deny": ["board.resources/subscribe"]}, "*": {"allow": []}},
@@ -41,7 +42,7 @@ POLICY: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def valkey() -> Iterator[Valkey]:
-    with Valkey(agents=(AgentUser("sre", ("board", "own")), AgentUser("dev", ("board", "own")))) as valkey:
+    with Valkey(agents=(AgentUser("sre", SERVERS), AgentUser("dev", SERVERS))) as valkey:
         yield valkey
 
 
@@ -67,7 +68,11 @@ def start(valkey: Valkey, directory: Path, tmp_path_factory: pytest.TempPathFact
         "agent_credentials": {"idle_s": 60},
         "cache": {"resources": 600},
     }
-    servers = {"board": warm_command(noticeboard.__file__, str(directory / "board"), "--handshake"), "own": of_agents}
+    servers = {
+        "board": warm_command(noticeboard.__file__, str(directory / "board"), "--handshake"),
+        "own": of_agents,
+        "tight": {**of_agents, "agent_credentials": {"idle_s": 60, "max_sessions": 1}},
+    }
     environment = {"TARSY_POLICY": str(directory / "policy.json"), "TARSY_AGENT_SECRETS": str(directory / "secrets")}
     settings = 'broker_transport_options = {"visibility_timeout": 2}\n'
     return lambda: Worker(
@@ -152,17 +157,57 @@ def test_a_watch_uses_its_agents_own_session(apps: dict[str, TarsyApp], start: A
             second.ask_to_stop()
 
 
+def test_a_call_takes_the_place_of_a_watch(
+    apps: dict[str, TarsyApp], start: Any, valkey: Valkey, directory: Path
+) -> None:
+    """Which goes on when there is a place again, and ends when its agent has no credential any more."""
+    tools, others = (ToolExecutor(timeout_s=40, app=apps[agent]) for agent in AGENTS)
+    with start() as worker, tools, others:
+        worker.wait_until_ready()
+        with tools.watch_resource(NOTICE, server="tight") as watch:
+            assert inspect_watched(valkey, "tight") == 1
+            pin(others, "tight", "of dev, in the only place")
+            assert not next(watch).is_certain
+            pin(tools, "tight", "of sre")
+            assert next(watch).is_certain
+            (directory / "secrets" / "sre" / "TOKEN").unlink()
+            with pytest.raises(OutcomeError, match="has no credential") as ended:
+                list(watch)
+            assert ended.value.result.error_code is ErrorCode.NO_CREDENTIAL
+        assert inspect_watched(valkey, "tight") == 0
+        worker.ask_to_stop()
+
+
+def inspect_watched(valkey: Valkey, server: str) -> int:
+    url = url_of(valkey.port, "operator")
+    with closing(build_app({"broker_url": url, "result_backend": url})) as app:
+        [answer] = app.control.broadcast("mcp_sessions", reply=True, timeout=20, limit=1)
+    return next(iter(answer.values()))[server]["watched"]
+
+
 def test_a_watch_ends_when_it_is_no_longer_permitted(
     apps: dict[str, TarsyApp], start: Any, directory: Path, table: Any
 ) -> None:
-    """The last test: it changes the policy."""
+    """It changes the policy."""
     with start() as worker:
         worker.wait_until_ready()
         tools = ToolExecutor(timeout_s=40, app=apps["sre"])
         with tools, tools.watch_resource(NOTICE, server="board") as watch:
             changed = {**POLICY, "agents": {"sre": {"deny": ["board.resources/*"]}, "*": {}}}
             (directory / "policy.json").write_text(json.dumps(changed))
-            with pytest.raises(CallError, match="is not watched any more"):
+            with pytest.raises(OutcomeError) as ended:
                 next(watch)
+            assert ended.value.result.error_code is ErrorCode.NOT_PERMITTED
         wait_until(lambda: not table.zcard(keys.WATCHES), "nothing is watched")
+        worker.ask_to_stop()
+
+
+def test_a_watch_ends_when_redis_refuses_its_agent(apps: dict[str, TarsyApp], start: Any, table: Any) -> None:
+    """The last test: nobody is let in again."""
+    with start() as worker:
+        worker.wait_until_ready()
+        with ToolExecutor(timeout_s=40, app=apps["dev"]) as tools, tools.watch_resource(NOTICE, server="own") as watch:
+            table.acl_deluser("dev")
+            with pytest.raises(BrokerUnavailable, match="refuses this user"):
+                list(watch)
         worker.ask_to_stop()

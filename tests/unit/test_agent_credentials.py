@@ -236,6 +236,68 @@ async def test_a_place_is_taken_from_who_is_idle_for_longest() -> None:
     await pool.close()
 
 
+async def test_calls_take_the_places_of_watches() -> None:
+    """And no watch takes that of a call, or of another watch."""
+    pool = Pool(source := Source(), wait_s=0.05, max_sessions=2)
+    source.tokens = dict.fromkeys(("sre", "dev", "ops"), "a")
+    async with pool.lend_to_watch("sre") as watched, pool.lend("dev"):
+        with pytest.raises(CallError, match="watches may take 1 of the 2 sessions") as refused:
+            async with pool.lend_to_watch("dev"):
+                pass
+        assert refused.value.code is ErrorCode.TOO_MANY_SESSIONS
+        assert await pool.keeps("sre", watched)
+        async with pool.lend("ops"):
+            assert not await pool.keeps("sre", watched)
+            async for _ in turns():
+                if watched.closed:
+                    break
+    async with pool.lend("dev"), pool.lend("ops"):
+        with pytest.raises(CallError, match="The resource is not watched"):
+            async with pool.lend_to_watch("sre"):
+                pass
+    async with pool.lend_to_watch("sre") as again:
+        assert again is not watched
+        assert await pool.keeps("sre", again)
+    await pool.close()
+    assert {each.closed for each in pool.made} == {1}
+
+
+async def test_a_watched_session_is_not_idle() -> None:
+    pool = Pool(source := Source(), idle_s=1)
+    source.tokens = dict.fromkeys(("sre", "dev"), "a")
+    async with pool.lend_to_watch("sre") as watched:
+        async with pool.lend("dev") as idle:
+            pass
+        async with asyncio.timeout(60):
+            while not idle.closed:  # noqa: ASYNC110 - a timer closes it
+                await asyncio.sleep(0.05)
+        assert not watched.closed
+    await pool.close()
+
+
+async def test_what_is_watched_with_is_read_again() -> None:
+    pool = Pool(source := Source(max_age_s=1))
+    source.tokens = {"sre": "a"}
+
+    def age() -> None:
+        for each in pool._lent.values():
+            each.read_at -= 60
+
+    async with pool.lend_to_watch("sre") as first:
+        assert await pool.keeps("sre", first)
+        assert source.reads == {"sre": 1}
+        for token, is_kept in (("", True), ("b", False)):
+            age()
+            source.tokens["sre"] = token
+            assert await pool.keeps("sre", first) is is_kept
+    async with pool.lend_to_watch("sre") as second:
+        age()
+        source.tokens.clear()
+        with pytest.raises(CallError, match="has no credential"):
+            await pool.keeps("sre", second)
+    await pool.close()
+
+
 async def test_many_agents_never_share_and_never_exceed_the_bound() -> None:
     pool = Pool(source := Source(), max_sessions=3)
     agents = [f"a{n}" for n in range(12)]

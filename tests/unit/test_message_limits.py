@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import JSONRPCError, JSONRPCResponse
 
-from tarsy_tasks.broker.json_values import SLICE_BYTES, count_values
+from tarsy_tasks.broker.json_values import SLICE_BYTES, count_values, has_more_values
 from tarsy_tasks.worker.transport.message_limits import ENTRIES_LIMIT, PARTS_LIMIT, VALUES_LIMIT, check_values
 from tarsy_tasks.worker.transport.messages import parse_message
 from tarsy_tasks.worker.transport.transport_errors import MESSAGE_TOO_LARGE, TooManyError
@@ -36,6 +36,22 @@ def count(value: Any) -> int:
 def test_values_are_counted_and_what_is_in_strings_is_not(value: Any, is_ascii: bool, slice_bytes: int) -> None:
     text = json.dumps(value, ensure_ascii=is_ascii).encode()
     assert sum(count_values(text, slice_bytes)) == count(value)
+
+
+@given(JSON, st.booleans(), st.integers(0, 20))
+def test_more_values_than_may_be_are_noticed(value: Any, is_ascii: bool, most: int) -> None:
+    text = json.dumps(value, ensure_ascii=is_ascii).encode()
+    assert has_more_values(text, most) is (count(value) > most)
+
+
+@pytest.mark.parametrize("text", ['"', '\\"', "\\", '"\\', "\\" * 100 + '"', ",", '",['])
+def test_strings_hide_no_values(text: str) -> None:
+    """However many there are, and whatever is in them."""
+    for value in ([text] * 1000, [text * 1000] * 10, {text * 1000: [[text, 1, 2]] * 300}):
+        for is_ascii in (True, False):
+            encoded, values = json.dumps(value, ensure_ascii=is_ascii).encode(), count(value)
+            assert not has_more_values(encoded, values)
+            assert has_more_values(encoded, values - 1)
 
 
 def test_a_text_full_of_commas_is_one_value() -> None:

@@ -5,20 +5,21 @@ import gc
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
+from weakref import ref
 
 import pytest
 
-from tarsy_tasks import AsyncResourceWatch, ResourceWatch
+from tarsy_tasks import AsyncResourceWatch, ErrorCode, OutcomeError, ResourceWatch, ToolResult
 from tarsy_tasks.agent.background import call_in_background, run_in_background
 from tarsy_tasks.agent.resource_watch import Watched
 from tarsy_tasks.agent.watch_keeper import WatchKeeper, keeper_of
 from tarsy_tasks.broker import keys, watches
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.celery_app import TarsyApp
+from tarsy_tasks.errors import CallError, RateLimited
 from tarsy_tasks.resources import WatchMessage
 from tests.processes import wait_until
 
@@ -57,6 +58,8 @@ class Kept:
     def note_uncertain(self) -> None:
         self.uncertain += 1
         self._heard()
+
+    def end(self, error: Exception) -> None: ...
 
     async def begin_again(self) -> bool:
         self.asked += 1
@@ -120,7 +123,32 @@ def test_a_watch_may_end_while_it_is_begun_again(calls: Calls, watched: Watched)
     watched.end()
     calls.asked[0].answered.set_result(ANSWER)
     assert beginning.result(20)
-    assert watched.take() == ([], None)
+    assert watched.take(Future()) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "patience_s", "ends"),
+    [
+        (CallError(ErrorCode.NO_CREDENTIAL, "none"), 60, True),
+        (CallError(ErrorCode.SERVER_REMOVED, "gone"), 60, True),
+        (CallError(ErrorCode.SERVER_ERROR, "no such notice"), 60, True),
+        (CallError(ErrorCode.NO_WORKER, "none serves it"), 60, False),
+        (CallError(ErrorCode.NO_WORKER, "none serves it"), 0, True),
+        (RateLimited("too many", 1.0), 60, False),
+    ],
+)
+def test_a_watch_ends_with_what_is_answered(calls: Calls, error: CallError, patience_s: float, *, ends: bool) -> None:
+    """When workers have ended it: what may change is asked again, for a while."""
+    watched = Watched(calls, "board", URI, patience_s=patience_s)
+    beginning = run_in_background(watched.begin_again())
+    wait_until(lambda: calls.asked, "it asks")
+    calls.asked[0].answered.set_result(ToolResult.from_error(error, call_id="", name=""))
+    assert beginning.result(20) is ends
+    if ends:
+        with pytest.raises(OutcomeError) as ended:
+            watched.take(Future())
+        assert ended.value.result.error_code is error.code
+    watched.end()
 
 
 def test_a_watch_may_be_collected_wherever_a_thread_is(watched: Watched) -> None:
@@ -137,22 +165,54 @@ def test_a_watch_may_be_collected_wherever_a_thread_is(watched: Watched) -> None
     thread.start()
     thread.join(20)
     assert not thread.is_alive()
-    wait_until(lambda: watched.take()[1] is None, "it has ended")
+    wait_until(lambda: watched.take(Future()) is None, "it has ended")
 
 
 def test_waits_that_are_given_up_leave_nothing(watched: Watched) -> None:
-    async def wait_often() -> None:
-        watch = AsyncResourceWatch(watched)
-        _, changed = watched.take()
-        assert changed is not None
-        for _ in range(5):
-            with suppress(TimeoutError):
-                await asyncio.wait_for(anext(watch), 0.001)
-        assert len(changed._done_callbacks) == 1
-        watched.note_uncertain()
-        assert not (await anext(watch)).is_certain
+    """On whichever event loop."""
+    watch, waits = AsyncResourceWatch(watched), list[Any]()
 
-    asyncio.run(wait_often())
+    async def give_up() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(watch), 0.001)
+        waits.append(ref(watched._waiting))
+
+    async def read() -> bool:
+        return (await anext(watch)).is_certain
+
+    for _ in range(5):
+        asyncio.run(give_up())
+    gc.collect()
+    assert [wait() is not None for wait in waits] == [False] * 4 + [True]
+    watched.note_uncertain()
+    assert not asyncio.run(read())
+
+
+def test_a_second_reader_is_refused(watched: Watched) -> None:
+    async def read_twice() -> None:
+        watch = AsyncResourceWatch(watched)
+        first = asyncio.create_task(anext(watch))
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="another thread or task"):
+            await anext(watch)
+        watched.note_uncertain()
+        assert not (await first).is_certain
+        watched.end()
+        with pytest.raises(StopAsyncIteration):
+            await anext(watch)
+
+    asyncio.run(read_twice())
+
+
+def test_a_second_thread_is_refused(watched: Watched) -> None:
+    watch = ResourceWatch(watched)
+    with ThreadPoolExecutor(1) as thread:
+        first = thread.submit(next, watch)
+        wait_until(lambda: watched._waiting, "it waits")
+        with pytest.raises(RuntimeError, match="another thread or task"):
+            next(watch)
+        watched.note_uncertain()
+        assert not first.result(20).is_certain
 
 
 def test_a_loss_before_the_first_answer_counts(keeping: Keeping) -> None:
@@ -184,11 +244,20 @@ def test_only_ones_own_watches_count(client: Any) -> None:
     """Ids are whatever an agent has chosen."""
     others = {f"board::{number}:sre:": 9e9 for number in range(watches.MOST_OF_ONE)}
     client.zadd(keys.WATCHES, others)
-    slots: dict[str, Any] = {"owner": ":sre:", "text": "{}", "instance": "w", "held_s": 9.0}
     exchange = RedisExchange(client.connection_pool)
+    assert [add(exchange, "sre", str(n)) for n in range(watches.MOST_OF_ONE + 1)] == [1] * watches.MOST_OF_ONE + [0]
 
-    def add(name: str) -> int:
-        record = keys.watch_key("sre", name)
-        return watches.add.run(exchange, record=record, member=watches.member_of("board", "sre", name), **slots)
 
-    assert [add(str(number)) for number in range(watches.MOST_OF_ONE + 1)] == [1] * watches.MOST_OF_ONE + [0]
+def test_agents_of_one_user_leave_room_for_the_others(client: Any) -> None:
+    """Whatever ids they choose."""
+    client.zadd(keys.WATCHES, {f"board::{number:019}": 9e9 for number in range(watches.MOST_SHARED - 1)})
+    exchange = RedisExchange(client.connection_pool)
+    assert [add(exchange, "", name) for name in ("a", "b")] == [1, 0]
+    assert add(exchange, "sre", "a") == 1
+
+
+def add(exchange: RedisExchange, agent: str, name: str) -> int:
+    slots: dict[str, Any] = {"text": "{}", "most_shared": watches.MOST_SHARED, "instance": "w", "held_s": 9.0}
+    owner = f":{agent}:" if agent else f"::{name}"
+    record, member = keys.watch_key(agent, name), watches.member_of("board", agent, name)
+    return watches.add.run(exchange, record=record, member=member, owner=owner, **slots)

@@ -4,7 +4,7 @@ Owns reading them, and what follows for the call: such a request has no tool's d
 """
 
 import json
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -15,6 +15,8 @@ from tarsy_tasks.worker.calls.running_call import RunningCall
 __all__ = ["RequestArguments", "read_request"]
 
 _LARGEST_CHARS = 64 * 1024
+_MOST_VALUES = 10_000
+"""Those of a longer list would hold up the event loop of all calls."""
 
 
 class RequestArguments(BaseModel):
@@ -41,6 +43,8 @@ def read_request(call: RunningCall, kind: type[T]) -> T:
             found = json.loads(found)
         except (ValueError, RecursionError):
             raise _invalid(call, "they are not JSON") from None
+    if _has_more_values(found, _MOST_VALUES):
+        raise _invalid(call, f"they have more than {_MOST_VALUES} values")
     try:
         arguments = kind.model_validate({} if found is None else found)
     except ValidationError as error:
@@ -49,6 +53,17 @@ def read_request(call: RunningCall, kind: type[T]) -> T:
         raise _invalid(call, f"{place}: {first['msg']}" if place else first["msg"]) from None
     call.arguments = call.record.arguments = arguments.model_dump(exclude_none=True)
     return arguments
+
+
+def _has_more_values(value: Any, most: int) -> bool:
+    left: list[Any] = [value]
+    for each in left:
+        if isinstance(each, dict | list):
+            inner = cast("dict[Any, Any] | list[Any]", each)
+            if len(left) + len(inner) > most:
+                return True
+            left += inner.values() if isinstance(inner, dict) else inner
+    return False
 
 
 def _invalid(call: RunningCall, why: str) -> ArgumentsError:

@@ -13,7 +13,7 @@ from tarsy_tasks.methods import WATCH_RESOURCE
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.calls.context import WorkerContext
-from tarsy_tasks.worker.calls.failures import facts_of
+from tarsy_tasks.worker.calls.failures import build_failure, facts_of
 from tarsy_tasks.worker.calls.request_arguments import RequestArguments, read_request
 from tarsy_tasks.worker.calls.resource_read import Uri
 from tarsy_tasks.worker.calls.resource_watches import ResourceWatches
@@ -37,10 +37,12 @@ class _WatchArguments(RequestArguments):
 @dataclass(frozen=True)
 class _Begun:
     """Attributes:
-    problem: Why it is not watched; empty if it is.
+    problem: Why the server, or Redis, does not let it be watched; empty if it is watched.
+    error: Why this worker does not watch it.
     """
 
-    problem: str
+    problem: str = ""
+    error: CallError | None = None
 
     @property
     def is_error(self) -> bool:
@@ -71,9 +73,13 @@ class WatchResourceOperation:
             return _Begun(await self._watches.begin(Watch(call.id, *about), timeout_s))
         except (RedisError, OSError) as error:
             return _Begun(f"Redis does not record the watch ({error})")
+        except CallError as error:  # which says nothing of the session that the call has
+            return _Begun(error=error)
 
     async def build_result(self, call: RunningCall, found: _Begun) -> ToolResult:
         """The answer says only that the resource is watched."""
+        if found.error is not None:
+            return build_failure(self._context, found.error, call.info, call.record, call.connection.masker)
         facts = facts_of(self._context, call.info, call.record, ())
         if not found.is_error:
             return ToolResult(content=f"{call.connection.masker.mask(call.arguments['uri'])} is watched.", **facts)

@@ -7,15 +7,18 @@ given up because they have no session. What is in Redis is `broker.watches`. Eve
 import asyncio
 import json
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import Any
 
 from redis.exceptions import RedisError
 
-from tarsy_tasks.broker import keys, watches
-from tarsy_tasks.errors import NoSessionError
-from tarsy_tasks.methods import WATCH_RESOURCE
+from tarsy_tasks.broker import fleet, keys, watches
+from tarsy_tasks.errors import CallError, NoSessionError
+from tarsy_tasks.methods import WATCH_RESOURCE, say_nothing_of_tools
+from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.resources import WatchMessage
 from tarsy_tasks.telemetry.outage_log import OutageLog
 from tarsy_tasks.worker.calls.context import WorkerContext
@@ -23,6 +26,7 @@ from tarsy_tasks.worker.calls.running_call import require_connection
 from tarsy_tasks.worker.calls.watched_server import Watch, WatchedServer
 from tarsy_tasks.worker.sessions.call_errors import describe_error
 from tarsy_tasks.worker.sessions.connection import ServerConnection
+from tarsy_tasks.worker.sessions.connection_errors import removed_error
 from tarsy_tasks.worker.sessions.connection_state import State
 
 __all__ = ["ResourceWatches"]
@@ -34,12 +38,14 @@ _LOOK_S = 1.0
 _PAUSE_S = 0.1
 """Between two messages of a watch."""
 _RETRY_S = 1.0
+_UNSERVED_LEASES = 3
+"""For how long no worker serves a server until its watches are forgotten."""
 _LONGEST_URI = 8 * 1024
 _MOST_AT_ONCE = 500
 _ERROR_CHARS = 500
 _TOO_MANY = (
     f"there are too many watches: at most {watches.MOST_OF_ONE} of one agent, or of one process without a Redis user "
-    f"of its own, and {watches.MOST} in all"
+    f"of its own, {watches.MOST_SHARED} of all of these where other agents have users, and {watches.MOST} in all"
 )
 _LOST = (
     "the watch was lost while the server was asked: the worker stopped, had no connection to Redis for too long, or "
@@ -67,7 +73,10 @@ class ResourceWatches:
         self._tasks: set[asyncio.Task[None]] = set()
         self._was_renewed = False
         self._outage = OutageLog(logger, "watches of resources cannot be kept in Redis")
-        self._failures: dict[str, OutageLog] = {}
+        self._failures: dict[tuple[str, str], OutageLog] = {}
+        """By server, and by agent where each has a session of its own."""
+        self._unserved: dict[str, float] = {}
+        """Since when no worker serves a server; monotonic time."""
 
     async def begin(self, watch: Watch, timeout_s: float) -> str:
         """Hold a new watch.
@@ -82,7 +91,9 @@ class ResourceWatches:
         """
         text = json.dumps({"uri": watch.uri, "principal": watch.principal})
         owner = f":{watch.agent}:" if watch.agent else f"::{watch.id[: keys.TASK_ID_PREFIX_LENGTH]}"
-        slots = {"record": watch.record, "member": watch.member, "owner": owner, "text": text}
+        most_shared = watches.MOST_SHARED if self._context.binding.is_bound else watches.MOST
+        about = {"record": watch.record, "member": watch.member, "text": text}
+        slots = {**about, "owner": owner, "most_shared": most_shared}
         if not await watches.add.run_async(self._redis, **slots, **self._holding):
             return _TOO_MANY
         self._held[watch.id] = watch
@@ -142,7 +153,10 @@ class ResourceWatches:
             await self._take_over(free)
 
     def _denied(self, watch: Watch) -> str | None:
-        """Why the policy, which may have changed, does not permit it; None if it does."""
+        """Why it ends: its server was removed, or the policy, which may have changed, does not permit it. None: it
+        goes on."""
+        if watch.server in self._context.connections.removed:
+            return removed_error(watch.server).text
         if (policy := self._context.policy) is None:
             return None
         who = watch.principal, watch.server, WATCH_RESOURCE
@@ -151,21 +165,45 @@ class ResourceWatches:
 
     async def _take_over(self, members: Iterable[bytes]) -> None:
         read = [(watches.member_of(*each), *each) for each in map(watches.read_member, members)]
-        ready = {name: each for name, each in self._context.connections.items() if each.state in _READY}
-        own = [each for each in read if each[1] in ready][:_MOST_AT_ONCE]
+        connections = self._context.connections
+        ready = {name: each for name, each in connections.items() if each.state in _READY}
+        answered = ready.keys() | connections.removed
+        own = [each for each in read if each[1] in answered][:_MOST_AT_ONCE]
         claimed = await asyncio.gather(*(self._claim(*each) for each in own))
         found: dict[tuple[str, str], list[Watch]] = {}
         for watch in filter(None, claimed):
+            if (why := self._denied(watch)) is not None:
+                self._refuse(watch, why)
+                continue
             self._held[watch.id] = watch
             principal = "" if ready[watch.server].agents is None else watch.principal
             found.setdefault((watch.server, principal), []).append(watch)
         for (server, principal), taken in found.items():
             self._start(self._continue(server, principal, taken))
-        # Of a server that no worker serves any more, too, those whose agents are gone are forgotten.
-        if others := [each for each in read if each[1] not in ready][:_MOST_AT_ONCE]:
-            are_there = await self._redis.execute(*(("EXISTS", keys.watch_key(*each[2:])) for each in others))
-            if gone := [each[0] for each, is_there in zip(others, are_there, strict=True) if not is_there]:
-                await self._redis.execute(("ZREM", keys.WATCHES, *gone))
+        if others := [each for each in read if each[1] not in answered][:_MOST_AT_ONCE]:
+            await self._forget(others)
+
+    async def _forget(self, others: list[tuple[str, str, str, str]]) -> None:
+        """Of these watches of other servers, forget those whose agents are gone, and those that no worker can take
+        over: their agents notice, ask again, and are answered as to any call."""
+        records = [keys.watch_key(*each[2:]) for each in others]
+        are_there = await self._redis.execute(*(("EXISTS", each) for each in records))
+        names = [*{each[1] for each in others if each[1] not in self._context.connections}]
+        asked = [fleet.ask_serving(each, self._context.clock.now()) for each in names]
+        are_served = await self._context.in_flight.exchange.execute(*asked) if asked else []
+        now = time.monotonic()
+        unserved = [name for name, is_served in zip(names, are_served, strict=True) if not is_served]
+        self._unserved = {name: self._unserved.get(name, now) for name in unserved}
+        patience_s = _UNSERVED_LEASES * self._context.lease_s
+        over = {name for name, since in self._unserved.items() if now - since >= patience_s}
+        gone = [
+            (member, record)
+            for (member, server, *_), record, is_there in zip(others, records, are_there, strict=True)
+            if not is_there or server in over
+        ]
+        if gone:
+            members, records = zip(*gone, strict=True)
+            await self._redis.execute(("ZREM", keys.WATCHES, *members), ("DEL", *records))
 
     async def _claim(self, member: str, server: str, agent: str, watch_id: str) -> Watch | None:
         record = keys.watch_key(agent, watch_id)
@@ -179,7 +217,7 @@ class ResourceWatches:
         try:
             refused = await self._subscribe(server, principal, taken)
         except Exception as error:
-            await self._fail(server, error, taken)
+            await self._fail(server, principal, error, taken)
             return
         for watch in taken:
             if self._held.get(watch.id) is not watch:
@@ -206,33 +244,42 @@ class ResourceWatches:
 
     async def _find(self, server: str, principal: str) -> WatchedServer:
         connection, lent = require_connection(self._context, server), AsyncExitStack()
-        if connection.agents is not None:
-            connection = await lent.enter_async_context(connection.agents.lend(principal))
+        keeps, agent = _always, ""
+        if (agents := connection.agents) is not None:
+            connection = await lent.enter_async_context(agents.lend_to_watch(principal))
+            keeps, agent = partial(agents.keeps, principal, connection), principal
         if (found := self._servers.get(connection)) is not None:
             await lent.aclose()
             return found
         watched = self._servers[connection] = WatchedServer(connection, lent, self._report, self._refuse)
-        self._start(self._follow(watched))
+        self._start(self._follow(watched, agent, keeps))
         return watched
 
-    async def _follow(self, watched: WatchedServer) -> None:
+    async def _follow(self, watched: WatchedServer, agent: str, keeps: Callable[[], Awaitable[bool]]) -> None:
         connection = watched.connection
         name = connection.server.name
         try:
             await asyncio.sleep(0)  # a task that needs it adds something first
-            while await watched.look():
-                self._failures.pop(name, None)
+            while await keeps() and await watched.look():
+                self._failures.pop((name, agent), None)
                 await asyncio.sleep(_LOOK_S)
+            await self._give_up([*watched.watches.values()])
         except Exception as error:
-            await self._fail(name, error, [*watched.watches.values()])
+            await self._fail(name, agent, error, [*watched.watches.values()])
         finally:
             self._servers.pop(connection, None)
             with suppress(Exception):  # of a session that ends in any case
                 await watched.close()
 
-    async def _fail(self, server: str, error: Exception, failed: list[Watch]) -> None:
+    async def _fail(self, server: str, agent: str, error: Exception, failed: list[Watch]) -> None:
+        if isinstance(error, CallError) and _is_final(error):
+            self._failures.pop((server, agent), None)
+            for watch in failed:
+                self._refuse(watch, error.text)
+            return
         masker = self._context.record_maskers[server]
-        log = self._failures.setdefault(server, OutageLog(logger, f"changes of MCP server {server} are not received"))
+        what = f"changes of MCP server {server} are not received" + (f" for the agent {agent}" if agent else "")
+        log = self._failures.setdefault((server, agent), OutageLog(logger, what))
         log.failed(error.operator_text if isinstance(error, NoSessionError) else describe_error(error, masker))
         await self._give_up(failed)
 
@@ -251,7 +298,8 @@ class ResourceWatches:
                 server.remove(watch)
 
     def _refuse(self, watch: Watch, why: str) -> None:
-        self._start(self._end(watch, self._masked(watch, why)))
+        """End it for good. Its agent asks again, and the answer says in full why it cannot go on."""
+        self._start(self._end(watch, say_nothing_of_tools(WATCH_RESOURCE, self._masked(watch, why))))
 
     async def _end(self, watch: Watch, why: str) -> None:
         self._drop(watch)
@@ -306,3 +354,12 @@ class ResourceWatches:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+async def _always() -> bool:
+    return True
+
+
+def _is_final(error: CallError) -> bool:
+    """Whether the same is true for every worker, until an operator changes something."""
+    return error.outcome is Outcome.REJECTED or error.code is ErrorCode.SERVER_REMOVED

@@ -15,13 +15,14 @@ from tarsy_tasks.outcomes import ErrorCode
 
 __all__ = ["expand_template"]
 
+_LONGEST_VALUES = 8 * 1024
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _BY_ORIGIN = frozenset({"http", "https", "ws", "wss", "ftp", "ftps", "sftp", "ssh"})
 """Schemes whose authority is a host; of others, such as `docs://{name}`, it is any name."""
 _AUTHORITY = re.compile(r"//((?:[^/?#{]|\{[^/?#}][^}]*\})*)")
 """The part of a template that becomes the authority: an expression of `/`, `?` or `#` ends it."""
 _EXPRESSION = re.compile(r"\{([^}]*)\}")
-_LABEL = "[A-Za-z0-9-]+"
+_LABEL = re.compile(r"[A-Za-z0-9-]+")
 
 
 def expand_template(template: str, values: Mapping[str, str | Sequence[str]]) -> str:
@@ -41,14 +42,22 @@ def expand_template(template: str, values: Mapping[str, str | Sequence[str]]) ->
         raise _unusable(f"the template has no variable `{unknown[0]}`; its variables: {known}")
     if missing := [name for name in names if name not in values and name not in parsed.query_variable_names]:
         raise _unusable(f"a value for the variable `{missing[0]}` is missing; the template's variables: {known}")
+    if sum(map(_length_of, values.values())) > _LONGEST_VALUES:
+        raise _unusable(f"the values have more than {_LONGEST_VALUES} characters")
     uri = parsed.expand(values)
-    if not _keeps_origin(template, uri):
+    if not _keeps_origin(template, values, uri):
         raise _unusable("with these values the template leads to another origin than its own")
     return uri
 
 
-def _keeps_origin(template: str, uri: str) -> bool:
-    """Whether scheme and host are those that the template itself says."""
+def _length_of(value: str | Sequence[str]) -> int:
+    return len(value) if isinstance(value, str) else sum(len(each) + 1 for each in value)
+
+
+def _keeps_origin(template: str, values: Mapping[str, str | Sequence[str]], uri: str) -> bool:
+    """Whether scheme and host are those that the template itself says: each value is a part of one label of the host.
+
+    They are looked at one by one. One pattern for all of them would take time without end for some values."""
     scheme = _SCHEME.match(template)
     if scheme is None:
         return False
@@ -58,13 +67,17 @@ def _keeps_origin(template: str, uri: str) -> bool:
     literals = _EXPRESSION.split(authority[1])
     if not re.search(r"[^.:]", "".join(literals[::2])):
         return False  # any host
-    # A reserved expansion could hold the rest of a host, so nothing of it may be in the authority.
-    pattern = "".join(
-        re.escape(each) if number % 2 == 0 else "" if each.startswith("+") else _LABEL
-        for number, each in enumerate(literals)
-    )
+    for number, expression in enumerate(literals):
+        if number % 2 == 0:
+            continue
+        if expression.startswith("+"):  # it could hold the rest of a host, so nothing of it may be in the authority
+            literals[number] = ""
+            continue
+        literals[number] = UriTemplate.parse(f"{{{expression}}}").expand(values)
+        if not _LABEL.fullmatch(literals[number]):
+            return False
     try:
-        return re.fullmatch(pattern, urlsplit(uri).netloc) is not None
+        return urlsplit(uri).netloc == "".join(literals)
     except ValueError:
         return False
 

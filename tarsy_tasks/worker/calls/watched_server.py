@@ -134,13 +134,15 @@ class WatchedServer:
             self.remove(watch)
         if self.connection.on_resources is self._heard_by:
             self.connection.on_resources = self._passed_on
-        if self._subscriptions is not None:
-            subscriptions, self._subscriptions = self._subscriptions, None
-            if not subscriptions.session.lost:
+        subscriptions, self._subscriptions = self._subscriptions, None
+        try:
+            if subscriptions is not None and not subscriptions.session.lost:
                 async with self._turn:
                     await subscriptions.keep((), _ASK_S)
-            subscriptions.close()
-        await self._lent.aclose()
+        finally:
+            if subscriptions is not None:
+                subscriptions.close()
+            await self._lent.aclose()
 
     async def _renew(self, timeout_s: float) -> ResourceSubscriptions:
         """The subscriptions of the session that there is now."""

@@ -169,6 +169,7 @@ def _connections(state: Any) -> "Mapping[str, ServerConnection]":
 
 def _describe(connection: "ServerConnection") -> Reply:
     session, listed, mask = connection.session, connection.listed, connection.masker.mask
+    of_agents = [] if connection.agents is None else connection.agents.connections()
     return {
         "state": str(connection.state),
         "held": connection.is_disconnected_by_operator,
@@ -179,7 +180,7 @@ def _describe(connection: "ServerConnection") -> Reply:
         "tools": len(listed.tools) if listed else None,
         "sessions_opened": connection.sessions_opened,
         "in_flight": connection.in_flight,
-        "watched": connection.watched,
+        "watched": connection.watched + sum(each.watched for each in of_agents),
         "agents": None if connection.agents is None else len(connection.agents),
         "last_error": mask(connection.last_error.operator_text) if connection.last_error else None,
     }

@@ -1,7 +1,8 @@
 """The connections of one server for agents that use it with credentials of their own: one for each agent.
 
 Owns which agent has one, how many there are, and when one is replaced or closed: its credential has changed or is gone,
-it was idle, or another agent needs its place. Credentials are read again when they are older than their source allows,
+it was idle, or another agent needs its place. Calls come first: what is only watched gives its place to a call, and no
+watch takes a place from another one. Credentials are read again when they are older than their source allows,
 by the first call after that; all calls of that agent wait for it, and those of no other. Here only a digest of them is
 kept. Everything runs on the session loop.
 """
@@ -26,6 +27,8 @@ __all__ = ["AgentPool"]
 logger = logging.getLogger(__name__)
 
 _REMEMBERED = 1000
+_WATCH_AGE_S = 10.0
+"""How old a credential may get while resources are watched with it."""
 
 
 class Closable(Protocol):
@@ -44,7 +47,7 @@ class _Lent(Generic[C]):
     Attributes:
         digest: Of its credentials.
         read_at: When these were last read, monotonic; `used_at` when its last call ended.
-        users: How many calls use it now.
+        users: How many calls use it now; `watchers`, how many watches of resources.
         is_current: It is the agent's; otherwise it is closed when its last call ends.
     """
 
@@ -53,6 +56,7 @@ class _Lent(Generic[C]):
     read_at: float
     used_at: float = field(default_factory=time.monotonic)
     users: int = 0
+    watchers: int = 0
     is_current: bool = True
 
 
@@ -111,8 +115,7 @@ class AgentPool(Generic[C]):
         if lent is not None and self._is_fresh(lent):
             lent.users += 1
         else:
-            lock = self._locks.setdefault(agent, asyncio.Lock())
-            async with lock:
+            async with self._lock(agent):
                 lent = await self._find(agent)
                 lent.users += 1  # before another agent can take its place
         try:
@@ -123,6 +126,48 @@ class AgentPool(Generic[C]):
             self._freed.set()
             if not lent.is_current:
                 self._close_if_unused(lent)
+
+    @asynccontextmanager
+    async def lend_to_watch(self, agent: str) -> AsyncGenerator[C]:
+        """As `lend`, but it may be closed in the block: `keeps` says so. It does not wait for a place.
+
+        Raises:
+            CallError: Also if too many agents watch.
+        """
+        self._admit()
+        self.refuse_unknown(agent)
+        async with self._lock(agent):
+            lent = self._lent.get(agent)
+            if (lent is None or not lent.watchers) and self._count_watched() >= self._most_watched:
+                raise self._too_many_watch()
+            if lent is None or not self._is_fresh(lent):
+                lent = await self._find(agent, for_watch=True)
+            lent.watchers += 1
+        try:
+            yield lent.connection
+        finally:
+            lent.watchers -= 1
+            self._freed.set()
+
+    async def keeps(self, agent: str, connection: C) -> bool:
+        """Whether what was lent to a watch is still the agent's: a call may have needed its place, and its credential
+        may have changed. Raises a `CallError` if the agent has none any more."""
+        async with self._lock(agent):
+            lent = self._lent.get(agent)
+            if lent is None or lent.connection is not connection:
+                return False
+            if not self._is_fresh(lent, _WATCH_AGE_S):
+                try:
+                    await self._find(agent, for_watch=True)
+                except CallError as error:
+                    if error.code is ErrorCode.NO_CREDENTIAL:
+                        raise
+                    # Calls fail, but what is open is closed only if the credential has changed.
+                lent = self._lent.get(agent)
+            return lent is not None and lent.connection is connection
+
+    def _lock(self, agent: str) -> asyncio.Lock:
+        return self._locks.setdefault(agent, asyncio.Lock())
 
     def refuse_unknown(self, agent: str) -> None:
         """Raises a `CallError` for calls whose sender is not verified: no source is asked for a credential of these."""
@@ -192,10 +237,18 @@ class AgentPool(Generic[C]):
         if self._closing:
             await asyncio.wait({*self._closing})
 
-    def _is_fresh(self, lent: _Lent[C]) -> bool:
-        return time.monotonic() - lent.read_at < self._source.max_age_s
+    @property
+    def _most_watched(self) -> int:
+        """How many agents may watch: the other places are left to calls of others."""
+        return (self._limits.max_sessions + 1) // 2
 
-    async def _find(self, agent: str) -> _Lent[C]:
+    def _count_watched(self) -> int:
+        return sum(1 for each in self._lent.values() if each.watchers)
+
+    def _is_fresh(self, lent: _Lent[C], least_s: float = 0.0) -> bool:
+        return time.monotonic() - lent.read_at < max(self._source.max_age_s, least_s)
+
+    async def _find(self, agent: str, *, for_watch: bool = False) -> _Lent[C]:
         """What the agent has, by what its credentials are now."""
         lent = self._lent.get(agent)
         if lent is not None and self._is_fresh(lent):
@@ -209,7 +262,7 @@ class AgentPool(Generic[C]):
         lent = self._lent.get(agent)
         if lent is None or lent.digest != digest:
             self._drop(agent)
-            await self._wait_for_place()
+            await self._wait_for_place(for_watch=for_watch)
             self._admit()
             lent = self._lent[agent] = _Lent(self._connect(self.reader(agent)), digest, time.monotonic())
             if self._timer is None:
@@ -217,13 +270,19 @@ class AgentPool(Generic[C]):
         lent.read_at = time.monotonic()
         return lent
 
-    async def _wait_for_place(self) -> None:
+    async def _wait_for_place(self, *, for_watch: bool) -> None:
         try:
             async with asyncio.timeout(self._wait_s):
                 while len(self._lent) >= self._limits.max_sessions:
-                    unused = [agent for agent, each in self._lent.items() if not each.users]
-                    if unused:
-                        self._drop(min(unused, key=lambda agent: self._lent[agent].used_at))
+                    places = [
+                        (each.watchers > 0, each.used_at, agent)
+                        for agent, each in self._lent.items()
+                        if not each.users and not (for_watch and each.watchers)
+                    ]
+                    if places:
+                        self._drop(min(places)[2])
+                    elif for_watch:
+                        raise self._too_many_watch()
                     else:
                         self._freed.clear()
                         await self._freed.wait()
@@ -251,10 +310,12 @@ class AgentPool(Generic[C]):
     def _close_idle(self) -> None:
         self._timer = None
         oldest = time.monotonic() - self._limits.idle_s
-        for agent in [agent for agent, each in self._lent.items() if not each.users and each.used_at <= oldest]:
-            self._drop(agent)
+        for agent, each in [*self._lent.items()]:
+            if not each.users and not each.watchers and each.used_at <= oldest:
+                self._drop(agent)
         if self._lent:
-            since = min(oldest + self._limits.idle_s if each.users else each.used_at for each in self._lent.values())
+            now = oldest + self._limits.idle_s
+            since = min(now if each.users or each.watchers else each.used_at for each in self._lent.values())
             self._watch_idle(since - oldest)
 
     def _log(self, agent: str, error: ConfigError) -> None:
@@ -286,6 +347,15 @@ class AgentPool(Generic[C]):
             f"The credential of the agent `{agent}` for MCP server `{self._server}` ({self._needed}) cannot be used. "
             "The tool did not run. Tell the user that an operator must correct it: the worker's log says what is "
             "wrong.",
+        )
+
+    def _too_many_watch(self) -> CallError:
+        return CallError(
+            ErrorCode.TOO_MANY_SESSIONS,
+            f"The resource is not watched: MCP server `{self._server}` is used with the credential of each agent, and "
+            f"watches may take {self._most_watched} of the {self._limits.max_sessions} sessions that a worker process "
+            "may have with it at once, if no call needs them. Try again later, or read the resource from time to time; "
+            "an operator can raise `agent_credentials.max_sessions`.",
         )
 
     @property
