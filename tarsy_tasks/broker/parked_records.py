@@ -15,8 +15,8 @@ class ParkedRecord:
     """Attributes:
     digest: Of what was asked.
     until: When it is or was woken in any case; time of Redis.
-    decision: `approved`, `denied`, `answered` or `expired`; empty: nothing was decided. Of a task also `done` and
-        `cancelled`.
+    decision: `approved`, `denied`, `answered` or `expired`; empty: nothing was decided. `refused`: too many calls of
+        its principal were parked. Of a task also `done` and `cancelled`.
     by: Who decided, comma-separated.
     why: The reason that they gave.
     resumed_at: When it was woken; None before.

@@ -18,7 +18,7 @@ from tarsy_tasks.worker.calls.approvals import Approvals
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.input_rounds import find_round
 from tarsy_tasks.worker.calls.invocation import end_after
-from tarsy_tasks.worker.calls.parking import NO_LIMIT_S, find_parked
+from tarsy_tasks.worker.calls.parking import NO_LIMIT_S, REFUSED, find_parked, refuse_parked
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.calls.server_tasks import resume_task
 
@@ -66,6 +66,8 @@ class Deadline:
         async for attempt in _retrying():
             with attempt:
                 call.parked = await find_parked(self._context, call)
+                if call.parked is not None and call.parked.decision == REFUSED and not call.parked.task:
+                    raise refuse_parked(self._context, call, call.parked)
                 if call.parked is not None and call.parked.reason == INPUT_REQUIRED and not call.parked.task:
                     call.sent_round = await find_round(self._context, call, call.parked)
         parked = call.parked
