@@ -92,7 +92,7 @@ class HeldInput:
 
     async def _build(self, params: ElicitParams, lasts_s: float) -> Parked:
         call = self._call
-        asked = read_questions({_KEY: params}, call)
+        asked = await read_questions({_KEY: params}, call)
         kept = InputRound(call.record.rounds, dump_asked(asked.asked), "")
         digest = build_digest(json.dumps([call.id, call.owner, call.attempts, kept.number, kept.asked]))
         about = {**await describe_call(call), "questions": asked.shown(), "holds_session": True}

@@ -151,7 +151,7 @@ class _TaskAnswer:
                 why = "more often, or in another way, than a person can be asked"
             await self._give_up(session, why)
         try:
-            found = read_questions(asked, call)
+            found = await read_questions(asked, call)
         except CallError:
             await self._cancel(session)
             raise
