@@ -79,6 +79,7 @@ class HeldInput:
         asking.waiting += 1
         # Nothing of the worker is busy, and the answer may have to come through the same slots.
         asking.slots.leave(call.queue)
+        call.is_asked = True
         try:
             async with asyncio.timeout(left_s):
                 return await self._wait(parked)
@@ -86,6 +87,7 @@ class HeldInput:
             call.record.answered = "expired"
             return ElicitResult(action="cancel")
         finally:
+            call.is_asked = False
             asking.waiting -= 1
             asking.spawn(self._let_go(parked.digest))
             asking.slots.enter(call.queue)
