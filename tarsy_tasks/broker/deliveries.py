@@ -65,6 +65,8 @@ class CallState(StrEnum):
     BEGUN = "begun"
     ANSWERED = "answered"
     WITHDRAWN = "withdrawn"
+    PARKED = "parked"
+    """It is another message with the id of a parked call: it was not leased, and is to be dropped."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import redis
 from redis.exceptions import ResponseError
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.deliveries import Deliveries, Delivery
+from tarsy_tasks.broker.deliveries import CallState, Deliveries, Delivery
 from tarsy_tasks.broker.parked_calls import decide, load, load_waiting, wake_due
 from tests.unit.deliveries.table import MESSAGE, QUEUE, begin, is_clean, pop, withdraw
 from tests.unit.deliveries.test_parked_calls import approve, build, park, record_of, take
@@ -177,6 +177,31 @@ def test_the_answer_of_a_withdrawn_call_is_left(table: Deliveries, client: redis
     wake_due(table.exchange)
     assert client.get(keys.result_key("a")) == b'{"status": "REVOKED"}'
     assert is_clean(client)
+
+
+@pytest.mark.parametrize("queue", [QUEUE, "mcp.desk:a:dev"])
+def test_another_message_with_its_id_is_not_taken(table: Deliveries, client: redis.Redis, queue: str) -> None:
+    park(table, client)
+    entry, record = client.hget(keys.UNACKED, "a"), client.hgetall(keys.parked_key("a"))
+    client.zadd(keys.waiting_key(queue), {"a": 1.0})
+    marker = client.hgetall(keys.call_marker("a"))
+    found = table.take(queue, "a", lambda: "another text")
+    assert found.state is CallState.PARKED
+    assert not client.exists(keys.LEASES, keys.waiting_key(queue))
+    assert client.hgetall(keys.call_marker("a")) == marker
+    assert (client.hget(keys.UNACKED, "a"), client.hgetall(keys.parked_key("a"))) == (entry, record)
+    approve(client)
+    assert pop(client) == MESSAGE
+    assert take(table, client).state is CallState.NONE
+
+
+def test_a_withdrawn_id_can_be_used_again(table: Deliveries, client: redis.Redis) -> None:
+    park(table, client)
+    withdraw(client, "a")
+    client.delete(keys.withdrawn_key("a"))  # as after some days
+    table.publish(QUEUE, "a", MESSAGE)
+    pop(client)
+    assert take(table, client).state is CallState.NONE
 
 
 def test_only_what_is_shown_is_read(table: Deliveries, client: redis.Redis) -> None:

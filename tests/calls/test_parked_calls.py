@@ -1,5 +1,8 @@
-"""How many calls of one agent may wait at once, what one more is answered, and when there is room for it."""
+"""What holds for parked calls whatever they wait for: only so many of one agent wait at once, and another message with
+the id of one changes nothing."""
 
+import base64
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -119,6 +122,41 @@ def test_the_server_cancels_a_task_too_many(parked: tuple[ToolExecutor, list[Pen
     task = yard.task_of("crowded")
     assert task is not None
     assert task.cancels == 1
+
+
+@pytest.mark.parametrize("name", ["desk.add", "yard.build", "shop.order"])
+def test_another_message_with_its_id_changes_nothing(
+    worker: Worker, table: Any, yard: TasksServer, ledger: Ledger, name: str
+) -> None:
+    server, tool = name.split(".")
+    with ToolExecutor(timeout_s=TIMEOUT_S, park=True, agent_id="sre") as tools:
+        pending = tools.submit(name, {"key": "original"})
+        wait_until(lambda: pending.parked, "it is parked", TIMEOUT_S)
+        before = table.hgetall(keys.parked_key(pending.id))
+        message = json.loads(table.hget(keys.UNACKED, pending.id).split(b"\n", 2)[2])
+        body = base64.b64decode(message["body"]).decode().replace("original", "copied")
+        message["body"] = base64.b64encode(body.encode()).decode()
+        table.lpush(f"mcp.{server}", json.dumps(message))
+        worker.wait_for_log(f"a message from mcp.{server} was refused: it has the id of a call that is parked")
+        assert table.llen(f"mcp.{server}") == 0
+        after = table.hgetall(keys.parked_key(pending.id))
+        assert all(after[field] == before[field] for field in (b"about", b"digest", b"until", b"home"))
+        if name == "desk.add":
+            view = parked_calls.load(table, pending.id)
+            assert view is not None
+            parked_calls.decide(table, view, is_approved=True, by="ann")
+        elif name == "yard.build":
+            task = yard.task_of("original")
+            assert task is not None
+            task.complete()
+            assert yard.task_of("copied") is None
+        else:
+            tools.resume(pending, {pending.questions()[0].name: {"size": 4}})
+        result = pending.result()
+    assert result.outcome is Outcome.OK, result.content
+    assert result.content.startswith("original")
+    assert ledger.runs(tool)["copied"] == 0
+    assert only_entry(table, pending.id).outcome == "ok"
 
 
 def test_those_of_a_lost_worker_count(
