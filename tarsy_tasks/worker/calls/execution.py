@@ -38,7 +38,7 @@ from tarsy_tasks.worker.calls.task_answer import answer_task
 
 __all__ = ["CallExecution", "CallRunner", "WorkerStopping"]
 
-_TURN_S = 0.3
+_TURN_S = 2.0
 
 ReportEnding = Callable[[Ending | BaseException], Awaitable[None] | None]
 """Takes an ending. What it returns, if anything, is awaited in the task of the call: another one would cost more."""
@@ -181,9 +181,9 @@ class CallExecution:
             async with agents.lend(self._call.principal) as self._call.connection:
                 return await self._prepared()
         if (asking := self._context.asking) is not None and call.info.park and call.delivery is not None:
-            async with asking.lend(call.connection, self._context.connections.get(call.server)) as lent:
+            async with asking.lend(call.connection, self._context.connections.get(call.server), call.queue) as lent:
                 if lent is None:
-                    return Requeued("its server may ask one caller at a time", _TURN_S)
+                    return Requeued("its server may ask one caller at a time, and many wait for that", _TURN_S)
                 call.connection = lent
                 return await self._go_on()
         return await self._go_on()
