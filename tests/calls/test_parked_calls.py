@@ -14,6 +14,7 @@ from tarsy_tasks.agent.pending_call import PendingCall
 from tarsy_tasks.broker import keys, parked_calls
 from tests.calls.audit_entries import only_entry
 from tests.calls.test_input import curious_server
+from tests.cli.commands import run_command
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
 from tests.processes import Worker, wait_until
@@ -103,6 +104,14 @@ def test_a_cancelled_call_makes_room(parked: tuple[ToolExecutor, list[PendingCal
     wait_until(lambda: not table.exists(keys.parked_key(waiting[0].id)), "its record is deleted", TIMEOUT_S)
     assert not table.exists(keys.result_key(waiting[0].id))
     waiting.append(following)
+
+
+def test_the_inbox_says_how_many_more_wait(parked: tuple[ToolExecutor, list[PendingCall]], worker: Worker) -> None:
+    done = run_command("inbox", "--limit", "1", environment=worker.environment)
+    assert (done.returncode, done.stdout.count("desk.add")) == (0, 1)
+    assert "1 more of 2 calls that wait; --limit shows more" in done.stderr
+    found = json.loads(run_command("inbox", "--limit", "1", "--json", environment=worker.environment).stdout)
+    assert (len(found["calls"]), found["parked"]) == (1, MOST)
 
 
 def test_a_call_whose_server_asks_is_rejected(parked: tuple[ToolExecutor, list[PendingCall]], ledger: Ledger) -> None:

@@ -198,6 +198,7 @@ def test_another_message_with_its_id_is_not_taken(table: Deliveries, client: red
 def test_a_withdrawn_id_can_be_used_again(table: Deliveries, client: redis.Redis) -> None:
     park(table, client)
     withdraw(client, "a")
+    wake_due(table.exchange)
     client.delete(keys.withdrawn_key("a"))  # as after some days
     table.publish(QUEUE, "a", MESSAGE)
     pop(client)
