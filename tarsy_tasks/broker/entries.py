@@ -64,11 +64,11 @@ worker (`affinity_queue`) counts as the one that it belongs to."""
 
 TAKE = (
     ENTRIES
-    + constants(longest_begun=LONGEST_CHARS, records_prefix=keys.parked_key(""))
+    + constants(longest_begun=LONGEST_CHARS, records_prefix=keys.parked_key(""), all_parked=keys.PARKED)
     + r"""
     local function is_parked(tag)
         local home = redis.call('HGET', records_prefix .. tag, 'home')
-        return home and redis.call('ZSCORE', parked, home .. '\n' .. tag)
+        return home and redis.call('ZSCORE', all_parked, home .. '\n' .. tag)
     end
     local function take(tag, home, place, call_marker, withdrawal, new_entry, is_isolated)
         local marked = redis.pcall('HMGET', call_marker, 'mark', 'owner', 'deliveries', 'begun', 'parked')
@@ -109,8 +109,7 @@ TAKE = (
     end
     """
 )
-"""A Lua function that leases a message, and writes its entry if it has none: what `take` returns. It needs the key
-`parked`."""
+"""A Lua function that leases a message, and writes its entry if it has none: what `take` returns."""
 
 ANNOUNCE = (
     constants(
