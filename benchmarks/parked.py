@@ -49,7 +49,13 @@ class Deployment:
         self._starts += 1
         self.workers = [
             self._stack.enter_context(
-                Worker(self._directory / f"w{number}-{self._starts}", SERVERS, self.address, name=f"w{number}")
+                Worker(
+                    self._directory / f"w{number}-{self._starts}",
+                    SERVERS,
+                    self.address,
+                    name=f"w{number}",
+                    environment={"TARSY_PARKED_CALLS": "0"},
+                )
             )
             for number in range(2)
         ]

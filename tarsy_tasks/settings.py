@@ -59,6 +59,7 @@ class Settings(BaseSettings):
         audit_entries: `TARSY_AUDIT_ENTRIES`, about how many entries the audit keeps in Redis; 0: none.
         audit_file: `TARSY_AUDIT_FILE`, to which workers append entries as lines of JSON.
         audit_required: `TARSY_AUDIT_REQUIRED`, whether a call is refused that cannot be written to the audit.
+        parked_calls: `TARSY_PARKED_CALLS`, how many calls of one principal may wait parked at once; 0: any number.
         large_result_bytes: `TARSY_LARGE_RESULT_BYTES`, how many bytes of large results workers keep for each agent,
             compressed; 0: none.
         dashboard_hosts: `TARSY_DASHBOARD_HOSTS`, the host names that Flower answers to, separated by commas.
@@ -100,6 +101,7 @@ class Settings(BaseSettings):
     audit_entries: int = Field(default=100_000, ge=0, description="a whole number from 0")
     audit_file: Path | None = None
     audit_required: bool = Field(default=False, description="true or false")
+    parked_calls: int = Field(default=10_000, ge=0, description="a whole number from 0")
     large_result_bytes: int = Field(default=64 * 1024 * 1024, ge=0, description="a number of bytes, or 0")
     dashboard_hosts: Annotated[tuple[str, ...], NoDecode] = ()
     dashboard_token: SecretStr | None = None

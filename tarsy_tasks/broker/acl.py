@@ -87,6 +87,8 @@ _WORKERS_OWN = (
     keys.PARKED,
     keys.ASKING,
     keys.parked_key("*"),
+    keys.inbox_key("*"),
+    keys.parked_by_key("*"),
     keys.input_key("*"),
     keys.polled_key("*"),
     f"{keys.SERVER_TASKS}*",
@@ -328,7 +330,7 @@ def _flower(database: int) -> list[str]:
         # Which calls are dead letters, without their messages.
         _select_reading(("zrevrange", "zcard"), [keys.DEAD_LETTERS]),
         # Which calls wait for people, without their messages.
-        _select_reading(("zrange", "zcard", "hgetall"), [keys.PARKED, keys.ASKING, keys.parked_key("*")]),
+        _select_reading(("zrange", "zcard", "hgetall"), [keys.inbox_key("*"), keys.ASKING, keys.parked_key("*")]),
         _select_reading(("hexists",), [keys.UNACKED]),
         # What a model read.
         _select_reading(("get",), [keys.result_key("*")]),

@@ -57,7 +57,7 @@ __all__ = [
 
 
 class CallState(StrEnum):
-    """What the marker of a call says. Whether it waits in its queue or is leased is in other keys."""
+    """What the marker of a call says; where it is, other keys say."""
 
     NONE = ""
     """There is no marker: the call has not begun, or nothing is known of it. From `AsyncDeliveries.withdraw`: it was
@@ -65,6 +65,8 @@ class CallState(StrEnum):
     BEGUN = "begun"
     ANSWERED = "answered"
     WITHDRAWN = "withdrawn"
+    PARKED = "parked"
+    """It is another message with the id of a parked call: it was not leased, and is to be dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ class Delivery:
         answered: Result and acknowledgement went out together.
         kept: It must not be acknowledged: its answer could not be stored.
         wait_s: If it is requeued, how long it is delayed before it is back in its queue.
-        parking: If it is requeued, and parked instead: what is written of it.
+        parking: If it is requeued, and parked instead: what is written of it; None if it was not parked after all.
         record: What the worker knows of it; None for what is not a call.
         large: What is to be kept with its answer; None if that is small.
         pass_on: If it is requeued, moves it to the worker that has to run it instead; false: there is none any more.
@@ -188,8 +190,7 @@ class Deliveries:
         """Put a message into a queue, with an entry; nothing if it has an entry already.
 
         Args:
-            garbage_at: Its garbage time: if it still waits then, the sweep finds it, to be deleted. In seconds of the
-                clock of Redis; None: never.
+            garbage_at: If it still waits then, the sweep deletes it; in seconds of the clock of Redis; None: never.
         """
         when = "" if garbage_at is None else f"{garbage_at:.3f}"
         home = keys.without_priority(queue)
@@ -256,11 +257,7 @@ class Deliveries:
     def store_unless_known(
         self, tag: str, queue: str, result_key: str, result: str | bytes, lifetime_s: int | None
     ) -> None:
-        """Store and announce a result for a task that has none, no marker and no entry; nothing otherwise.
-
-        Args:
-            queue: Of those who wait for it.
-        """
+        """Store and announce a result for a task with neither result, marker nor entry; `queue`: of those who wait."""
         self._store(steps.store_unless_known, tag, queue, result_key, result, lifetime_s)
 
     def refuse(self, tag: str, result_key: str, result: str | bytes, lifetime_s: int | None) -> None:
@@ -313,14 +310,15 @@ class Deliveries:
         return text or b"", read_begun(begun or b"")
 
     def requeue(self, delivery: Delivery) -> None:
-        """Put a message back at the head of its list, delay it by its `wait_s`, or park it; this delivery does not
-        count."""
+        """Put a message back at the head of its list, delay it by `wait_s`, or park it; the delivery does not count."""
         if delivery.counted:
             self._give_back(delivery)
         if delivery.pass_on is not None and delivery.pass_on(self.exchange):
             return
-        if delivery.parking is not None and delivery.parking.park(self.exchange, delivery.queue, delivery.tag):
-            return
+        if delivery.parking is not None:
+            if delivery.parking.park(self.exchange, delivery.queue, delivery.tag):
+                return
+            delivery.parking = None
         if delivery.wait_s <= 0 or not self.delay(delivery, wait_s=delivery.wait_s):
             steps.requeue.run(self.exchange, home=delivery.queue, tag=delivery.tag)
 

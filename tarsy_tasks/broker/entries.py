@@ -7,6 +7,9 @@ Agents write entries, so anyone who knows the id of a call can replace its entry
 what another agent wrote into the queue of this one. So of a message in the queue of a bound agent, which only it
 and workers can write, its marker keeps a digest when it is taken (`message`), and what is put back later has to be that
 message (`entry_of`). What is not counts as no entry, as if it had been deleted, which anyone who knows the id can do.
+
+The message of a parked call is in its entry only. So another one with its id that is taken meanwhile, whoever sent it,
+is not that call, and `take` leaves all that is known of the call as it is.
 """
 
 from tarsy_tasks.broker import keys
@@ -61,19 +64,27 @@ worker (`affinity_queue`) counts as the one that it belongs to."""
 
 TAKE = (
     ENTRIES
-    + constants(longest_begun=LONGEST_CHARS)
+    + constants(longest_begun=LONGEST_CHARS, records_prefix=keys.parked_key(""), all_parked=keys.PARKED)
     + r"""
+    local function is_parked(tag)
+        local home = redis.call('HGET', records_prefix .. tag, 'home')
+        return home and redis.call('ZSCORE', all_parked, home .. '\n' .. tag)
+    end
     local function take(tag, home, place, call_marker, withdrawal, new_entry, is_isolated)
-        local marked = redis.pcall('HMGET', call_marker, 'mark', 'owner', 'deliveries', 'begun')
+        local marked = redis.pcall('HMGET', call_marker, 'mark', 'owner', 'deliveries', 'begun', 'parked')
         if marked.err and string.find(marked.err, 'WRONGTYPE') then
             -- Nobody knows whether it has begun: it is not run, and its queue goes on.
             redis.call('DEL', call_marker)
             redis.call('HSET', call_marker, 'mark', 'overwritten')
             marked = {'overwritten', false, false}
         elseif marked.err then return error(marked) end
-        local state, owner, earlier, begun = unpack(marked)
+        local state, owner, earlier, begun, was_parked = unpack(marked)
         local is_withdrawn = not state and redis.call('EXISTS', withdrawal) == 1
         local has_entry = redis.call('HEXISTS', unacked, tag) == 1
+        if was_parked and has_entry and not is_withdrawn and is_parked(tag) then
+            redis.call('ZREM', place, tag)
+            return {1, 'parked', '', ''}
+        end
         local is_lost = state == 'overwritten' and new_entry ~= ''  -- it becomes a dead letter by its entry
         if not has_entry and (is_lost or not (state or is_withdrawn)) then
             if new_entry == '' then return {0, '', '', ''} end

@@ -235,6 +235,10 @@ call_marker = _prefixed("tarsy:call:")
 """Hash of one call: its delivery count, state and owner. It has a TTL; workers write it."""
 parked_key = _prefixed("tarsy:parked:")
 """The record of a parked call: why it waits, and what was decided. It has a TTL; workers and operators write it."""
+inbox_key = _prefixed("tarsy:inbox:")
+"""Sorted set with a TTL of the parked calls that wait for `people`, or for a `task`: their places, as in `PARKED`."""
+parked_by_key = _prefixed("tarsy:parked-by:")
+"""Sorted set with a TTL of the parked calls of one principal, as in `PARKED`. Workers and operators write it."""
 input_key = _prefixed("tarsy:input:")
 """What a server has asked in a call that waits for input, with its own state of the call, and what it was answered: a
 hash with a TTL. Only workers and operators read and write it."""

@@ -23,7 +23,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.confinement import require_fanout, require_queue
-from tarsy_tasks.broker.deliveries import Deliveries, Delivery
+from tarsy_tasks.broker.deliveries import CallState, Deliveries, Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.fetch import FetchedMessage, Fetcher
 from tarsy_tasks.broker.kombu_message import Message, call_id_of, tag_by_call
@@ -66,11 +66,7 @@ _NARROW_POLL_S = 0.1
 
 
 def broker_pool(app: Any) -> Any:
-    """A redis-py pool with the settings of an application's broker.
-
-    Raises:
-        RedisError: Redis cannot be reached.
-    """
+    """A redis-py pool with the settings of an application's broker. Raises `RedisError` if that cannot be reached."""
     with app.connection_for_write() as connection:
         return connection.channel().pool
 
@@ -112,6 +108,8 @@ class QoS(kombu_redis.QoS):
             except ResponseError as error:
                 # kombu takes this for an error of the consumer, which ends the worker. The message has its entry.
                 raise RedisConnectionError(f"Redis refuses the lease of a message: {error}") from error
+            if delivery.state is CallState.PARKED:
+                raise DamagedMessage("it has the id of a parked call")
             hold_lease(delivery)
         self.channel.taking = delivery.name
         self.hold(message, delivery)

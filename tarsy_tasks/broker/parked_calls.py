@@ -18,8 +18,12 @@ of its queue, and any worker goes on with the same task id:
   decided as for every call, by its begin marker (`deliveries`). One that waits for a task of its server has begun, and
   its marker stays: it is never sent again.
 
+- Of one principal only so many are parked at once. A further one goes back to its queue as `refused`, and the worker
+  that takes it answers it. One that was parked before is parked again in any case.
+
 **Keys.** `tarsy:parked` is a sorted set of the places (queue and tag, as in `tarsy:delayed`) by when they are woken in
-any case. `tarsy:parked:<id>` is the call's record, a hash with a TTL; workers and operators write it, agents cannot:
+any case; others have parts of it (`parked_places`). `tarsy:parked:<id>` is the call's record, a hash with a TTL;
+workers and operators write it, agents cannot:
 
 | field | |
 |---|---|
@@ -30,7 +34,7 @@ any case. `tarsy:parked:<id>` is the call's record, a hash with a TTL; workers a
 | `digest` | of what was asked: a decision names it, and a worker compares it with what it is about to send |
 | `needs`, `approvals` | how many people have to approve it, and who has, a line each |
 | `principal` | who called, if that is verified: nobody approves a call of their own |
-| `decision`, `by`, `why` | `approved`, `denied`, `answered` or `expired`, once; by whom, and the reason of a denial |
+| `decision`, `by`, `why` | `approved`, `denied`, `answered`, `expired` or `refused`, once; by whom, and why a denial |
 | `allowance_s`, `resumed_at` | how long it may take once it is woken, and when that was |
 
 The field `parked` of the call's marker says the same to agents, who may read markers: so a call is withdrawn as ever.
@@ -53,6 +57,7 @@ from typing import Any
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.entries import ANNOUNCE, ENTRIES, MARKER_TTL_S
 from tarsy_tasks.broker.exchange import RedisExchange
+from tarsy_tasks.broker.parked_places import PLACES
 from tarsy_tasks.broker.parked_records import ParkedRecord
 from tarsy_tasks.broker.parked_views import TASK, ParkedCallView, load, load_waiting
 from tarsy_tasks.broker.script import NOW, Table, constants, script
@@ -100,14 +105,15 @@ class Decided(StrEnum):
     """There is no such parked call."""
 
 
-# Returns 0, and does not park it, if nobody waits for the call any more; one that waits for a task is parked then, too,
-# so that its task is cancelled. If `owner` has begun it, that is taken back in the same step: it was sent, and has not
-# completed, and woken, it is sent again. With the record of the same question the earlier
-# approvals stay: its worker was lost, and another one asks again.
+# Returns 0, and does not park it, if nobody waits for the call any more, or it is one too many; one that waits for a
+# task is parked in the first case, too, so that its task is cancelled. If `owner` has begun it, that is taken back in
+# the same step: it was sent, and has not completed, and woken, it is sent again. With the record of the same question
+# the earlier approvals stay: its worker was lost, and another one asks again.
 @script(
-    constants(marker_ttl_s=MARKER_TTL_S, kept_s=KEPT_S, polled_ttl_s=32 * 24 * 3600),
+    constants(marker_ttl_s=MARKER_TTL_S, kept_s=KEPT_S, polled_ttl_s=32 * 24 * 3600, refused_s=600),
     NOW,
     UNBEGIN,
+    PLACES,
     r"""
     local lease = home .. '\n' .. tag
     local is_leased = redis.call('ZSCORE', leases, lease)
@@ -118,6 +124,16 @@ class Decided(StrEnum):
         redis.call('ZREM', leases, lease)
         return 1
     end
+    if redis.call('HEXISTS', marker, 'resumed') == 0 and not has_room(record.principal, most) then
+        if not record.task then  -- of a task all is known already
+            redis.call('DEL', parked_call, input)
+            for _, name in ipairs({'digest', 'reason'}) do redis.call('HSET', parked_call, name, record[name]) end
+            redis.call('EXPIRE', parked_call, refused_s)
+        end
+        redis.call('HSET', parked_call, 'decision', 'refused')
+        return 0
+    end
+    list_place(lease, ends_at, record.principal, record.reason == 'task')
     redis.call('ZADD', parked, ends_at, lease)  -- of another type, it fails: the lease is kept
     redis.call('ZREM', leases, lease)
     local left_s = math.ceil(math.max(0, ends_at - now))
@@ -158,6 +174,7 @@ def _park(
     polled: str,
     poll_s: float,
     owner: str,
+    most: int,
 ) -> int: ...
 
 
@@ -173,6 +190,7 @@ class Parking:
         poll_s: In how many seconds the server is asked about the task.
         input_round: As of `interceptors.Parked`.
         unbegun_by: Who has begun the call and takes that back; empty: it has not begun, or that stays.
+        most: How many calls of its principal may be parked at once; 0: any number.
     """
 
     record: dict[str, Any]
@@ -182,9 +200,10 @@ class Parking:
     poll_s: float = 0.0
     input_round: Mapping[str, str] = field(default_factory=dict[str, str])
     unbegun_by: str = ""
+    most: int = 0
 
     def park(self, exchange: RedisExchange, home: str, tag: str) -> bool:
-        """Park a call that this worker has on a lease; False if nobody waits for it any more."""
+        """Park a call that this worker has on a lease; False if nobody waits for it any more, or it is one too many."""
         return bool(
             _park.run(
                 exchange,
@@ -198,6 +217,7 @@ class Parking:
                 polled=self.polled,
                 poll_s=self.poll_s,
                 owner=self.unbegun_by,
+                most=self.most,
             )
         )
 
@@ -205,16 +225,13 @@ class Parking:
 WAKE = (
     constants(
         waiting_prefix=keys.waiting_key(""),
-        marker_prefix=keys.call_marker(""),
-        parked_prefix=keys.parked_key(""),
-        result_prefix=keys.result_key(""),
         garbage_s=600,
         blocked_s=60,
         kept_s=KEPT_S,
         worker_mark=keys.WORKER_MARK,
         polled_prefix=keys.polled_key(""),
     )
-    + f"\n{ENTRIES}\n{ANNOUNCE}"
+    + f"\n{ENTRIES}\n{ANNOUNCE}\n{PLACES}"
     + r"""
     local function wake(place)
         local home, tag = string.match(place, '^([^\n]*)\n(.*)$')
@@ -256,13 +273,17 @@ WAKE = (
             redis.call('HSET', marker_prefix .. tag, 'resumed', 1)
             redis.call('DEL', result_prefix .. tag)
         end
-        redis.call('ZREM', parked, place)
-        return entry and #entry or 0
+        if not entry then  -- it was withdrawn
+            forget(place)
+            return 0
+        end
+        leave(place, tag)
+        return #entry
     end
     """
 )
 """A Lua function that puts a parked call back into its queue, or into that of the worker that holds what it needs. It
-returns the bytes that it has read."""
+returns the bytes that it has read. It needs `NOW`."""
 
 
 @script(
@@ -301,9 +322,9 @@ returns the bytes that it has read."""
 def _decide(*, tag: str, digest: str, is_approved: bool, by: str, why: str) -> bytes: ...
 
 
-# As `delayed.release_due`. Agents cannot write the set: what they have withdrawn is found by samples.
+# As `delayed.release_due`. What agents have withdrawn is found by looking through all of them, a part each time.
 @script(
-    constants(most=200, most_bytes=1024 * 1024, samples=10),
+    constants(most=200, most_bytes=1024 * 1024, looked_at=300),
     NOW,
     WAKE,
     r"""
@@ -314,23 +335,27 @@ def _decide(*, tag: str, digest: str, is_approved: bool, by: str, why: str) -> b
         if redis.call('EXISTS', record) == 1 then redis.call('HSETNX', record, 'decision', 'expired') end
         bytes = bytes + wake(place)
     end
-    for _, place in ipairs(redis.call('ZRANDMEMBER', parked, samples)) do
-        if redis.call('HEXISTS', unacked, string.match(place, '\n(.*)$') or '') == 0 then
-            redis.call('ZREM', parked, place)
-        end
+    local size = redis.call('ZCARD', parked)
+    local first = size > looked_at and look * looked_at % size or 0
+    for _, place in ipairs(redis.call('ZRANGE', parked, first, first + looked_at - 1)) do
+        if is_withdrawn_from(place) then forget(place) end
     end
     local due = redis.call('ZRANGE', parked, 0, 0, 'WITHSCORES')[2]
     return due and tostring(due - now) or ''
     """,
     known=KEYS,
 )
-def _wake_due() -> bytes: ...
+def _wake_due(*, look: int) -> bytes: ...
 
 
-def wake_due(exchange: RedisExchange) -> float | None:
-    """Wake parked calls that have waited as long as they may. Returns in how many seconds the next one ends, 0 or less
-    if some are left that have ended already; None if there is none."""
-    due_in_s = _wake_due.run(exchange)
+def wake_due(exchange: RedisExchange, look: int = 0) -> float | None:
+    """Wake parked calls that have waited as long as they may, and forget withdrawn ones. Returns in how many seconds
+    the next one ends, 0 or less if some are left that have ended already; None if there is none.
+
+    Args:
+        look: Grows with each call, so that in the end all parked calls were looked at.
+    """
+    due_in_s = _wake_due.run(exchange, look=look)
     return float(due_in_s) if due_in_s else None
 
 

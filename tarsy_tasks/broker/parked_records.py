@@ -15,8 +15,8 @@ class ParkedRecord:
     """Attributes:
     digest: Of what was asked.
     until: When it is or was woken in any case; time of Redis.
-    decision: `approved`, `denied`, `answered` or `expired`; empty: nothing was decided. Of a task also `done` and
-        `cancelled`.
+    decision: `approved`, `denied`, `answered` or `expired`; empty: nothing was decided. `refused`: too many calls of
+        its principal were parked. Of a task also `done` and `cancelled`.
     by: Who decided, comma-separated.
     why: The reason that they gave.
     resumed_at: When it was woken; None before.
@@ -33,6 +33,7 @@ class ParkedRecord:
     events: 1 if somebody listens to its events.
     holder: The worker whose own process the server is.
     returns: How often it was woken for a task that turned out not to be done.
+    held: 1 if its session waits, in a worker: the record says nothing about a call that is delivered again.
     rounds: How often its task has asked for input.
     answered: The keys of what that asked, and was answered; JSON.
     answered_by: Who has answered, as in the audit.
@@ -57,6 +58,7 @@ class ParkedRecord:
     events: int = 0
     holder: str = ""
     returns: int = 0
+    held: int = 0
     rounds: int = 0
     answered: str = ""
     answered_by: str = ""
@@ -64,7 +66,7 @@ class ParkedRecord:
     FIELDS: ClassVar[tuple[str, ...]]
     _NUMBERS: ClassVar[Mapping[str, Callable[[str], float]]] = {
         **dict.fromkeys(("until", "resumed_at", "allowance_s", "task_until", "sent_at"), float),
-        **dict.fromkeys(("attempts", "events", "returns", "rounds"), int),
+        **dict.fromkeys(("attempts", "events", "returns", "held", "rounds"), int),
     }
 
     @classmethod

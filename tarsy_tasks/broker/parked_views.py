@@ -1,4 +1,4 @@
-"""What people see of parked calls: reading them, one by one or those that wait.
+"""What people see of parked calls: reading them, one by one or those that wait, a page at a time.
 
 Owns the shape. What is decided about them, and the record that this is read from, are in `parked_calls`. Calls of the
 handshake era, whose sessions wait, are in a set of their own, because nothing wakes them (`input_rounds`).
@@ -10,8 +10,9 @@ from typing import Any
 
 from tarsy_tasks.broker import keys
 
-__all__ = ["TASK", "ParkedCallView", "load", "load_waiting"]
+__all__ = ["PEOPLE", "TASK", "ParkedCallView", "load", "load_waiting"]
 
+PEOPLE = "people"
 TASK = "task"
 """The reason of a call that waits for a task of its MCP server."""
 _PAGE = 500
@@ -50,31 +51,39 @@ def load(redis: Any, task_id: str) -> ParkedCallView | None:
 
 
 def load_waiting(redis: Any, limit: int, *, for_tasks: bool = False) -> tuple[list[ParkedCallView], int]:
-    """The calls that wait for people, those first that expire first, and how many are parked in all.
+    """The calls that wait for people, those first that expire first, and how many of them there are in all: those that
+    were withdrawn count until a worker finds that.
 
     Args:
+        limit: No more of them than that are read.
         for_tasks: Instead, those that wait for tasks of servers.
     """
-    found: list[ParkedCallView] = []
-    start = 0
-    while len(found) < limit:
-        places: list[bytes] = redis.zrange(keys.PARKED, start, start + _PAGE - 1)
-        tags = [place.partition(b"\n")[2].decode(errors="replace") for place in places]
-        pipeline = redis.pipeline(transaction=False)
-        for tag in tags:
-            pipeline.hgetall(keys.parked_key(tag))
-            pipeline.hexists(keys.UNACKED, tag)  # withdrawn ones stay in the set until they expire
-        answers = pipeline.execute()
-        for tag, fields, is_there in zip(tags, answers[::2], answers[1::2], strict=True):
-            view = _view(tag, fields) if is_there else None
-            if view is not None and not view.decision and (view.reason == TASK) == for_tasks:
-                found.append(view)
-        if len(places) < _PAGE:
+    listed = keys.inbox_key(TASK if for_tasks else PEOPLE)
+    held: list[bytes] = [] if for_tasks else redis.zrange(keys.ASKING, _now(redis), "+inf", byscore=True)
+    found = _read(redis, held[:limit])
+    start, count = 0, len(found) + limit
+    while len(found) < count:
+        size = min(count - len(found), _PAGE)
+        places: list[bytes] = redis.zrange(listed, start, start + size - 1)
+        found += _read(redis, [place.partition(b"\n")[2] for place in places])
+        if len(places) < size:
             break
-        start += _PAGE
-    held = [tag.decode(errors="replace") for tag in redis.zrange(keys.ASKING, _now(redis), "+inf", byscore=True)]
-    views = [view for tag in held[:limit] if (view := load(redis, tag)) is not None and not view.decision]
-    return sorted([*found, *views], key=lambda view: view.until)[:limit], redis.zcard(keys.PARKED) + len(held)
+        start += size
+    return sorted(found, key=lambda view: view.until)[:limit], redis.zcard(listed) + len(held)
+
+
+def _read(redis: Any, tags: list[bytes]) -> list[ParkedCallView]:
+    """Those of these calls that wait."""
+    pipeline = redis.pipeline(transaction=False)
+    for tag in tags:
+        pipeline.hgetall(keys.parked_key(tag.decode(errors="replace")))
+        pipeline.hexists(keys.UNACKED, tag)
+    answers = pipeline.execute()
+    views = [
+        _view(tag.decode(errors="replace"), fields) if is_there else None
+        for tag, fields, is_there in zip(tags, answers[::2], answers[1::2], strict=True)
+    ]
+    return [view for view in views if view is not None and not view.decision]
 
 
 def _now(redis: Any) -> float:

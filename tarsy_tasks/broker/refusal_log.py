@@ -10,7 +10,7 @@ __all__ = ["RefusalLog"]
 
 
 class RefusalLog:
-    """The log lines about messages that cannot be read."""
+    """The log lines about messages that are refused."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
@@ -22,4 +22,4 @@ class RefusalLog:
         count = self._counts[place, reason]
         if str(count).strip("0") == "1":
             times = f" ({count} so far)" if count > 1 else ""
-            self._logger.critical("a message from %s cannot be read: %s%s", place, reason, times)
+            self._logger.critical("a message from %s was refused: %s%s", place, reason, times)

@@ -37,7 +37,7 @@ def inbox(limit: int, *, tasks: bool, as_json: bool) -> None:
     columns = ("id", "waits for", "tool", "arguments or question", "agent", "waits until", last)
     print_table(columns, map(_row, found), nothing=f"no calls wait for {'tasks of servers' if tasks else 'people'}")
     if len(found) == limit < total:
-        notes.print(f"of {counted(total, 'parked call')}; --limit shows more")
+        notes.print(f"{total - limit} more of {counted(total, 'call')} that wait; --limit shows more")
 
 
 _id = click.argument("task_id", metavar="ID")

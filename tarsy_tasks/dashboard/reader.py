@@ -314,7 +314,7 @@ class DashboardReader:
         return await self._run("dead-letters read", lambda: read_dead_letters(self._broker, self._recent_calls))
 
     async def inbox(self) -> tuple[list[ParkedCallView], int]:
-        """The calls that wait for people, those first that expire first, and how many are parked in all."""
+        """The calls that wait for people, those first that expire first, and how many there are in all."""
         return await self._run("inbox read", lambda: load_waiting(self._broker, _SHOWN))
 
     async def server_tasks(self) -> list[ParkedCallView]:

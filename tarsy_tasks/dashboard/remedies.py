@@ -31,6 +31,8 @@ _REMEDIES: Mapping[str, str] = {
     ErrorCode.TOO_MANY_SESSIONS: "All isolated sessions of the server are in use. Raise its `isolated` limits, add "
     "workers, or have runs close what they no longer need.",
     ErrorCode.NO_CREDENTIAL: "Give the agent the credential that the text names.",
+    ErrorCode.TOO_MANY_PARKED: "The agent has as many calls that wait as it may. Decide those in the inbox, or raise "
+    "TARSY_PARKED_CALLS of the workers.",
     ErrorCode.TOO_MANY_QUESTIONS: "The server asked for input again and again, or for too much at once. Report it to "
     "its author.",
     ErrorCode.TASK_INPUT_REQUIRED: "The server runs the call as a task that asks for input, which it cannot get. Have "

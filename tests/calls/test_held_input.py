@@ -132,12 +132,16 @@ def test_a_chain_waits_for_its_answer(tools: ToolExecutor) -> None:
     assert sent.get(timeout=TIMEOUT_S)["content"] == "signed: 2 red"
 
 
-def test_two_calls_are_each_asked_their_own(tools: ToolExecutor) -> None:
+def test_two_calls_are_each_asked_their_own(tools: ToolExecutor, table: Any) -> None:
     """Over stdio nothing says which call a question is about: so they take turns once the server has asked."""
     first = tools.submit("old.order", {"key": "first"})
     assert first.questions()
     second = tools.submit("old.order", {"key": "second"})
-    assert second.questions(timeout_s=1) == ()
+    for _ in range(10):
+        assert second.questions(timeout_s=0.1) == ()
+        assert not table.exists(keys.DELAYED), "it waits in its worker, and not in Redis"
+    with ToolExecutor(timeout_s=TIMEOUT_S) as others:
+        assert others.execute("old.capabilities").outcome is Outcome.OK, "neither of them takes the only slot"
     tools.resume(first, {first.questions()[0].name: {"size": 1}})
     assert first.result().content == "first: 1 red"
     [question] = second.questions()

@@ -1,5 +1,6 @@
 """Interceptors of users: installed by entry points, ordered by the configuration, kept from doing harm."""
 
+import json
 import re
 from pathlib import Path
 
@@ -380,3 +381,17 @@ def test_a_worker_refuses_interceptors_that_it_cannot_use(
     assert done.returncode == 2
     assert why in done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_nor_once_no_server_asks_for_approval(ledger: Ledger, redis_url: str, worker: Worker) -> None:
+    before = ledger.runs()["another"]
+    with redis.Redis.from_url(redis_url) as table, ToolExecutor(timeout_s=40, park=True) as tools:
+        pending = tools.submit("careful.look", {"key": "changed"})
+        view = wait_until(lambda: parked_calls.load(table, pending.id), "it is parked", 40)
+        configured = json.loads(worker.config_path.read_text())
+        del configured["mcpServers"]["careful"]["approval"]
+        worker.config_path.write_text(json.dumps(configured))
+        wait_until(lambda: "taken: " in worker.log, "the worker has taken the configuration", 40)
+        assert parked_calls.decide(table, view, is_approved=True, by="ann") is Decided.APPROVED
+        assert pending.result().error_code is ErrorCode.APPROVAL_REQUIRED
+    assert ledger.runs()["another"] == before

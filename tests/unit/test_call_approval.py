@@ -9,7 +9,7 @@ import pytest
 from tarsy_tasks import ErrorCode
 from tarsy_tasks.broker.parked_records import ParkedRecord
 from tarsy_tasks.errors import CallError
-from tarsy_tasks.worker.calls.call_approval import ApprovedArguments, apply_decision
+from tarsy_tasks.worker.calls.call_approval import apply_decision, require_approved
 from tarsy_tasks.worker.calls.call_digest import digest_of
 from tarsy_tasks.worker.reporting.approval_requests import APPROVAL
 
@@ -17,7 +17,7 @@ from tarsy_tasks.worker.reporting.approval_requests import APPROVAL
 def woken(decision: str, **more: Any) -> Any:
     """A call that comes back from being parked, of a tool that may be repeated."""
     call: Any = SimpleNamespace(
-        server="desk", tool="add", arguments={"key": "a"}, principal="", task="", state={}, may_replay=True
+        server="desk", tool="add", arguments={"key": "a"}, principal="", task="", approved="", may_replay=True
     )
     call.may_have_run, call.record = False, SimpleNamespace(approval="")
     digest = asyncio.run(digest_of(call))
@@ -47,16 +47,13 @@ def test_an_approval_is_for_the_arguments_that_were_seen(reason: str) -> None:
 
 
 def test_an_approved_call_is_sent_once_and_as_approved() -> None:
-    async def proceed() -> Any:
-        return None
-
     call = woken("approved", by="ann")
     asyncio.run(apply_decision(call))
     assert (call.may_replay, call.record.approval) == (False, "approved by ann")
-    asyncio.run(ApprovedArguments()(call, proceed))
+    asyncio.run(require_approved(call))
     call.arguments = {"key": "b"}
     with pytest.raises(CallError, match="approved with other arguments"):
-        asyncio.run(ApprovedArguments()(call, proceed))
+        asyncio.run(require_approved(call))
 
 
 @pytest.mark.parametrize("more", [{"decision": ""}, {"task": "t"}, {"reason": "input_required"}])
@@ -64,4 +61,4 @@ def test_what_nobody_decided_is_left_as_it_is(more: dict[str, str]) -> None:
     call = woken(**{"decision": "approved", **more})
     call.task = call.parked.task
     asyncio.run(apply_decision(call))
-    assert (call.may_replay, call.record.approval, call.state) == (True, "", {})
+    assert (call.may_replay, call.record.approval, call.approved) == (True, "", "")

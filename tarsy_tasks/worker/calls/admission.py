@@ -5,11 +5,13 @@ in `guard`.
 """
 
 import time
+from typing import TypeGuard
 
 from redis.exceptions import RedisError
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.parked_calls import ParkedRecord
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import Ending, Proceed, Stage
 from tarsy_tasks.outcomes import ErrorCode
@@ -18,7 +20,7 @@ from tarsy_tasks.worker.calls.approvals import Approvals
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.input_rounds import find_round
 from tarsy_tasks.worker.calls.invocation import end_after
-from tarsy_tasks.worker.calls.parking import NO_LIMIT_S, find_parked
+from tarsy_tasks.worker.calls.parking import NO_LIMIT_S, REFUSED, find_parked, refuse_parked
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.calls.server_tasks import resume_task
 
@@ -66,7 +68,9 @@ class Deadline:
         async for attempt in _retrying():
             with attempt:
                 call.parked = await find_parked(self._context, call)
-                if call.parked is not None and call.parked.reason == INPUT_REQUIRED and not call.parked.task:
+                if call.parked is not None and call.parked.decision == REFUSED and not call.parked.task:
+                    raise refuse_parked(self._context, call, call.parked)
+                if _was_asked(call.parked):
                     call.sent_round = await find_round(self._context, call, call.parked)
         parked = call.parked
         if parked is not None and parked.task:
@@ -81,6 +85,12 @@ class Deadline:
         async for attempt in _retrying():
             with attempt:
                 await self._context.clock.sync_async(self._context.results.execute)
+
+
+def _was_asked(parked: ParkedRecord | None) -> TypeGuard[ParkedRecord]:
+    """Whether the call waited in Redis for what is sent with it now. What a session waited for was lost with that, and
+    the server asks again."""
+    return parked is not None and parked.reason == INPUT_REQUIRED and not (parked.task or parked.held)
 
 
 def _retrying() -> AsyncRetrying:

@@ -1,6 +1,7 @@
 """The questions of a server, as people and models see them, and as their answers are checked.
 
-Owns the bounds and the masking of what a server asks, and the warnings for the person who is asked. In both eras.
+Owns the bounds and the masking of what a server asks, and the warnings for the person who is asked. In both eras. What
+is large is read in a thread (`long_work`).
 """
 
 import json
@@ -17,6 +18,7 @@ from tarsy_tasks.masking.names import rate_name
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.questions import InputQuestion
 from tarsy_tasks.worker.calls.running_call import RunningCall
+from tarsy_tasks.worker.long_work import ASKED_S, is_large
 from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.sessions.definition_fields import mask_object
 from tarsy_tasks.worker.transport.askers import ElicitParams
@@ -30,6 +32,8 @@ _MESSAGE_CHARS = 4000
 _SCHEMA_CHARS = 32 * 1024
 _URL_CHARS = 4000
 _NAME_CHARS = 100
+_MOST_CHARS = 64 * 1024
+"""Of all that is shown of what a server asks at once: Redis keeps it as often as people and agents are shown it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +53,27 @@ class AskedInput:
         return [each.model_dump(mode="json") for each in self.questions]
 
 
-def read_questions(asked: Mapping[str, ElicitParams], call: RunningCall) -> AskedInput:
+async def read_questions(asked: Mapping[str, ElicitParams], call: RunningCall) -> AskedInput:
     """What a server asks, by its keys.
 
     Raises:
         CallError: It is too much.
     """
-    masker = call.connection.masker
     if len(asked) > _MOST_QUESTIONS:
         raise _too_much(call, f"{len(asked)} questions at once; {_MOST_QUESTIONS} are possible")
+    if is_large([[key, *_texts_of(params)] for key, params in asked.items()]):
+        return await call.connection.long_work.run(_read, asked, call, allowed_s=ASKED_S)
+    return _read(asked, call)
+
+
+def _texts_of(params: ElicitParams) -> list[Any]:
+    if isinstance(params, ElicitRequestURLParams):
+        return [params.message, params.url]
+    return [params.message, params.requested_schema]
+
+
+def _read(asked: Mapping[str, ElicitParams], call: RunningCall) -> AskedInput:
+    masker, chars = call.connection.masker, 0
     shown: dict[str, InputQuestion] = {}
     kept: list[AskedQuestion] = []
     for number, (key, params) in enumerate(asked.items(), start=1):
@@ -67,6 +83,9 @@ def read_questions(asked: Mapping[str, ElicitParams], call: RunningCall) -> Aske
         question, read = _read_one(call, name, key, params, masker)
         shown[name] = question
         kept.append(read)
+        chars += len(key) + len(question.model_dump_json())
+        if chars > _MOST_CHARS:
+            raise _too_much(call, f"questions with more than {_MOST_CHARS} characters")
     return AskedInput(tuple(shown.values()), tuple(kept))
 
 

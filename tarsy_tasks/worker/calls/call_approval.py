@@ -3,8 +3,8 @@
 Owns which calls need it (`approval` of their server), the question that people see, and what each decision means. What
 was approved is what is sent: a decision is about the digest of server, tool and arguments, as the MCP server gets them,
 and of the principal; and it counts for one call. The call waits parked (`parking`); people decide with
-`tarsy-tasks inbox`. A decision counts even if its server asks for no approval any more. For all other calls, none of
-this is part of a call where no server has `approval`.
+`tarsy-tasks inbox`. A decision counts even if its server asks for no approval any more: so what is sent is compared
+(`require_approved`) whether or not any server has `approval` now, and only for calls that were approved.
 """
 
 from tarsy_tasks.broker.parked_calls import ParkedRecord
@@ -20,10 +20,8 @@ from tarsy_tasks.worker.calls.parking import approval_of, describe_call
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.reporting.approval_requests import APPROVAL
 
-__all__ = ["ApprovedArguments", "CallApproval", "apply_decision"]
+__all__ = ["CallApproval", "apply_decision", "require_approved"]
 
-_APPROVED = "approval"
-"""Where the digest of an approved call is, in `Call.state`."""
 _NOT_RUN = "The tool did not run."
 
 
@@ -44,9 +42,16 @@ async def apply_decision(call: RunningCall) -> None:
         return  # its begin marker ends it
     if record.decision != "approved":
         raise _refusal(call, record)
-    if record.digest != await digest_of(call):
-        raise _changed(call)
-    call.state[_APPROVED] = record.digest
+    call.approved = record.digest
+    await require_approved(call)
+
+
+async def require_approved(call: RunningCall) -> None:
+    """Raises `CallError` if a call was approved that is another one than what would be sent: its message may have other
+    arguments, or an interceptor of a user may have changed them since."""
+    if call.approved and call.approved != await digest_of(call):
+        what = "was approved with other arguments than those that would be sent, or for another agent"
+        raise _rejected(call, ErrorCode.APPROVAL_REQUIRED, what, "Call it again, for another approval.")
 
 
 class CallApproval:
@@ -89,19 +94,6 @@ class CallApproval:
         return False
 
 
-class ApprovedArguments:
-    """What is sent is what was approved: an interceptor of a user may have changed it since."""
-
-    name = "approved_arguments"
-    stage: Stage = "attempt"
-
-    async def __call__(self, call: RunningCall, proceed: Proceed) -> Ending:
-        approved = call.state.get(_APPROVED)
-        if approved is not None and await digest_of(call) != approved:
-            raise _changed(call)
-        return await proceed()
-
-
 _UNPARKED = (
     "Calling it again will not help: the agent's program does not wait for approvals. Tell the user that it can do so "
     "with `park=True` (or `park` in its messages)."
@@ -110,11 +102,6 @@ _UNPARKED = (
 
 def _rejected(call: RunningCall, code: ErrorCode, what: str, remedy: str) -> CallError:
     return CallError(code, f"`{call.server}.{call.tool}` {what}. {_NOT_RUN} {remedy}")
-
-
-def _changed(call: RunningCall) -> CallError:
-    what = "was approved with other arguments than those that would be sent, or for another agent"
-    return _rejected(call, ErrorCode.APPROVAL_REQUIRED, what, "Call it again, for another approval.")
 
 
 def _refusal(call: RunningCall, record: ParkedRecord) -> CallError:

@@ -38,7 +38,7 @@ from tarsy_tasks.worker.calls.task_answer import answer_task
 
 __all__ = ["CallExecution", "CallRunner", "WorkerStopping"]
 
-_TURN_S = 0.3
+_TURN_S = 2.0
 
 ReportEnding = Callable[[Ending | BaseException], Awaitable[None] | None]
 """Takes an ending. What it returns, if anything, is awaited in the task of the call: another one would cost more."""
@@ -181,9 +181,9 @@ class CallExecution:
             async with agents.lend(self._call.principal) as self._call.connection:
                 return await self._prepared()
         if (asking := self._context.asking) is not None and call.info.park and call.delivery is not None:
-            async with asking.lend(call.connection, self._context.connections.get(call.server)) as lent:
+            async with asking.lend(call.connection, self._context.connections.get(call.server), call.queue) as lent:
                 if lent is None:
-                    return Requeued("its server may ask one caller at a time", _TURN_S)
+                    return Requeued("its server may ask one caller at a time, and many wait for that", _TURN_S)
                 call.connection = lent
                 return await self._go_on()
         return await self._go_on()
@@ -247,13 +247,7 @@ class CallExecution:
         elif call.may_replay:
             self._report_ending(Requeued("the worker stops"))
         else:
-            name = f"{call.server}.{call.tool}"
-            error = CallError(
-                ErrorCode.WORKER_STOPPED,
-                f"The worker was stopped while `{name}` ran, and the MCP server was asked to cancel it. It may have "
-                "run. Check its effects before you call it again.",
-            )
-            self._report_ending(self._failure(error))
+            self._report_ending(self._failure(_stopped(call)))
 
     async def _requeue(self) -> None:
         """Give back a call that was not sent. Its begin marker may be on its way to Redis."""
@@ -281,3 +275,19 @@ class CallExecution:
             f"`{call.server}.{call.tool}` was not sent within {limit}; its MCP server may not be connected. "
             "The tool did not run. Try again later.",
         )
+
+
+def _stopped(call: RunningCall) -> CallError:
+    name = f"`{call.server}.{call.tool}`"
+    if call.is_asked:
+        text = (
+            f"The worker was stopped while {name} waited for the answer to a question of its MCP server, which nobody "
+            "can answer any more. The server was asked to cancel the call, and may have done part of it. Check its "
+            "effects before you call it again; the server then asks again."
+        )
+    else:
+        text = (
+            f"The worker was stopped while {name} ran, and the MCP server was asked to cancel it. It may have run. "
+            "Check its effects before you call it again."
+        )
+    return CallError(ErrorCode.WORKER_STOPPED, text)

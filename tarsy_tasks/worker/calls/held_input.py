@@ -79,6 +79,7 @@ class HeldInput:
         asking.waiting += 1
         # Nothing of the worker is busy, and the answer may have to come through the same slots.
         asking.slots.leave(call.queue)
+        call.is_asked = True
         try:
             async with asyncio.timeout(left_s):
                 return await self._wait(parked)
@@ -86,13 +87,14 @@ class HeldInput:
             call.record.answered = "expired"
             return ElicitResult(action="cancel")
         finally:
+            call.is_asked = False
             asking.waiting -= 1
             asking.spawn(self._let_go(parked.digest))
             asking.slots.enter(call.queue)
 
     async def _build(self, params: ElicitParams, lasts_s: float) -> Parked:
         call = self._call
-        asked = read_questions({_KEY: params}, call)
+        asked = await read_questions({_KEY: params}, call)
         kept = InputRound(call.record.rounds, dump_asked(asked.asked), "")
         digest = build_digest(json.dumps([call.id, call.owner, call.attempts, kept.number, kept.asked]))
         about = {**await describe_call(call), "questions": asked.shown(), "holds_session": True}

@@ -97,7 +97,7 @@ async def ask_for_input(call: RunningCall, needed: InputNeeded) -> Parked | Sent
         return SentRound(number, state, None)
     if not call.info.park or call.delivery is None:
         raise _rejected(call, ErrorCode.INPUT_REQUIRED, "", _UNANSWERED)
-    asked = read_questions(needed.questions, call)
+    asked = await read_questions(needed.questions, call)
     sent = await digest_of(call)
     kept = InputRound(number, dump_asked(asked.asked), sent, state)
     digest = build_digest(json.dumps([sent, number, state, kept.asked]))

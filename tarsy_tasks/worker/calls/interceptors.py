@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tarsy_tasks.config import Config
 from tarsy_tasks.interceptors import Interceptor
 from tarsy_tasks.worker.calls.admission import Deadline, OwnQueue, PinnedDefinition
-from tarsy_tasks.worker.calls.call_approval import ApprovedArguments, CallApproval
+from tarsy_tasks.worker.calls.call_approval import CallApproval
 from tarsy_tasks.worker.calls.chain import Interceptors
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.guard import BeginMarker, Redelivery
@@ -64,7 +64,6 @@ def build_interceptors(
             *([ResultCache(context)] if is_cached and isolation is None else ()),
             # attempt: right before the call is sent
             *([OpenedSession(isolation)] if isolation is not None else ()),
-            *([ApprovedArguments()] if has_approvals else ()),
             BeginMarker(context),  # in one step with the limits of the policy, which Redis counts
         ],
     )

@@ -20,6 +20,7 @@ from tarsy_tasks.interceptors import Answer, Ending, Parked
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.telemetry.audit import StepName
+from tarsy_tasks.worker.calls.call_approval import require_approved
 from tarsy_tasks.worker.calls.chain import Step, run_through
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.event_feed import Extension
@@ -265,6 +266,8 @@ class Invocation:
             session = self._session = await self._connect()
         if call.is_closed or time.monotonic() >= self._deadline:
             raise unsent_error(call)
+        if call.approved:
+            await require_approved(call)
         if call.sent_round is not None:
             await require_same(call, call.sent_round)
         timeout_s = self._seconds_left

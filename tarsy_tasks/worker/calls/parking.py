@@ -12,8 +12,10 @@ from typing import Any
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.parked_calls import ParkedRecord, Parking
 from tarsy_tasks.broker.parked_views import TASK
+from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import ANONYMOUS, Parked
 from tarsy_tasks.models import ParkedCall
+from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.questions import INPUT_REQUIRED
 from tarsy_tasks.telemetry.audit import build_canonical
 from tarsy_tasks.telemetry.shown_arguments import build_shown
@@ -22,7 +24,19 @@ from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.long_work import is_large
 from tarsy_tasks.worker.reporting.approval_requests import APPROVAL
 
-__all__ = ["NO_LIMIT_S", "approval_of", "build_parking", "describe_call", "find_parked", "shown_agent_id"]
+__all__ = [
+    "NO_LIMIT_S",
+    "REFUSED",
+    "approval_of",
+    "build_parking",
+    "describe_call",
+    "find_parked",
+    "refuse_parked",
+    "shown_agent_id",
+]
+
+REFUSED = "refused"
+"""The decision about a call that was not parked, because too many calls of its principal are."""
 
 _SHOWN_CHARS = 1000
 _NAME_CHARS = 100
@@ -61,7 +75,16 @@ def build_parking(context: WorkerContext, call: RunningCall, parked: Parked, *, 
     state = _state_of(context, call, parked, now, until, holds_session=holds_session) if call.info.park else ""
     polled = keys.polled_key(call.server) if "task" in parked.keeps else ""
     unbegun_by = call.owner if parked.reason == INPUT_REQUIRED else ""
-    return Parking(record, until, state, polled, parked.poll_s, dict(parked.input_round), unbegun_by)
+    return Parking(
+        record,
+        until,
+        state,
+        polled,
+        parked.poll_s,
+        dict(parked.input_round),
+        unbegun_by,
+        context.settings.parked_calls,
+    )
 
 
 async def describe_call(call: RunningCall) -> dict[str, object]:
@@ -99,6 +122,21 @@ async def find_parked(context: WorkerContext, call: RunningCall) -> ParkedRecord
         return None
     [found] = await context.in_flight.exchange.execute(("HMGET", keys.parked_key(call.id), *ParkedRecord.FIELDS))
     return ParkedRecord.read(found)
+
+
+def refuse_parked(context: WorkerContext, call: RunningCall, record: ParkedRecord) -> CallError:
+    """The error for a call that was not parked."""
+    title, most = call.record.title, context.settings.parked_calls
+    why = f"{title} needs the approval of a person"
+    ran = "The tool did not run."
+    if record.reason == INPUT_REQUIRED:
+        why, ran = f"MCP server `{call.server}` asks for input to complete {title}", "It has not completed the call."
+    whose = "agents whose name is not verified" if call.principal == ANONYMOUS else f"the agent `{call.principal}`"
+    return CallError(
+        ErrorCode.TOO_MANY_PARKED,
+        f"{why}, but {most} calls of {whose} wait already, which is the most that may. {ran} Do not call it again "
+        "until some of them were decided or cancelled. An operator can allow more (`TARSY_PARKED_CALLS`).",
+    )
 
 
 def _allowance_s(call: RunningCall) -> float:

@@ -50,6 +50,8 @@ class RunningCall(Call):
         built: The result that `content` built and masked.
         feed: Takes its events to its agent; None if nobody listens.
         parked: What was decided of it, if it was parked before; only of a call that may be parked.
+        approved: Of a call that a person has approved, the digest of what; empty: none had to.
+        is_asked: Its session waits for an answer to what its server asks.
         sent_round: What its server is answered when it is sent, if that has asked something.
         fresh_s: How long its server lets the answer be kept, in seconds; None if it does not say.
     """
@@ -67,6 +69,8 @@ class RunningCall(Call):
     built: ToolResult | None = None
     feed: EventFeed | None = None
     parked: ParkedRecord | None = None
+    approved: str = ""
+    is_asked: bool = False
     sent_round: SentRound | None = None
     fresh_s: float | None = None
 

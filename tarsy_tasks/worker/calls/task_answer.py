@@ -27,7 +27,7 @@ from tarsy_tasks.worker.calls.asked_questions import MOST_ROUNDS, read_questions
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.input_rounds import find_round, send_as_asker
 from tarsy_tasks.worker.calls.operation import Operation
-from tarsy_tasks.worker.calls.parking import describe_call
+from tarsy_tasks.worker.calls.parking import REFUSED, describe_call
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.calls.server_tasks import digest_of_task
 from tarsy_tasks.worker.calls.tool_call import output_notes
@@ -71,7 +71,11 @@ class _TaskAnswer:
         self._operation = operation
         self._parked = parked
         self._until = parked.task_until or parked.until
-        self._is_over = self._until <= context.clock.now() or (parked.decision == "expired" and not parked.task_until)
+        self._is_over = (
+            self._until <= context.clock.now()
+            or (parked.decision == "expired" and not parked.task_until)
+            or parked.decision == REFUSED
+        )
 
     async def find(self) -> Ending:
         call, connection = self._call, self._call.connection
@@ -147,7 +151,7 @@ class _TaskAnswer:
                 why = "more often, or in another way, than a person can be asked"
             await self._give_up(session, why)
         try:
-            found = read_questions(asked, call)
+            found = await read_questions(asked, call)
         except CallError:
             await self._cancel(session)
             raise
@@ -212,6 +216,12 @@ class _TaskAnswer:
 
     def _time_out(self) -> NoReturn:
         call, parked = self._call, self._parked
+        if parked.decision == REFUSED:
+            raise self._error(
+                ErrorCode.TASK_LOST,
+                "went on as a task of its MCP server, but as many calls of its agent wait already as may "
+                "(`TARSY_PARKED_CALLS`), so nobody waits for the task. It may have run.",
+            )
         raise timeout_error(call.server, call.tool, max(0.0, round(self._until - parked.sent_at, 1)))
 
     async def _cancel(self, session: Session) -> None:

@@ -19,9 +19,10 @@ from typing import Any, Protocol
 from redis.exceptions import NoScriptError, ResponseError
 
 from tarsy_tasks.broker import keys, steps
-from tarsy_tasks.broker.deliveries import as_text
+from tarsy_tasks.broker.deliveries import CallState, as_text
 from tarsy_tasks.broker.fetch import FetchedMessage, read_fetched
 from tarsy_tasks.broker.messages import DamagedMessage
+from tarsy_tasks.broker.refusal_log import RefusalLog
 from tarsy_tasks.worker.process.bulkhead import Bulkhead
 from tarsy_tasks.worker.process.fetch_connection import TRACK_NEXT, FetchConnection
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
@@ -114,6 +115,7 @@ class QueueFetcher:
         """The queues of which it has reported such a list since it was last asked."""
         self._changed: set[str] = set()
         """The queues in which messages may wait."""
+        self._refusals = RefusalLog(logger)
         self._is_looking = False
         self._is_refused = False
         self._has_taken = False
@@ -327,6 +329,9 @@ class QueueFetcher:
                 message = read_fetched(reply)
             except DamagedMessage as error:
                 self._isolate(reply, error)
+                continue
+            if message.delivery.state is CallState.PARKED:
+                self._refusals.note(message.delivery.queue, "it has the id of a call that is parked")
                 continue
             queue = message.delivery.queue
             if queue not in self._queues and keys.agent_of_queue(queue):

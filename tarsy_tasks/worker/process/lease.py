@@ -84,6 +84,8 @@ class LeaseKeeper:
         self._suspending = _refusals("suspensions and pauses of servers cannot be shared with other workers")
         self._releasing = _refusals("delayed messages cannot be moved into their queues")
         self._waking = _refusals("parked calls that have expired cannot be answered")
+        self._looks = 0
+        """At parked calls."""
         self._is_departing = False
         self._left: tuple[str, ...] = ()
         """Servers that it serves no longer, which others do not know yet."""
@@ -154,7 +156,8 @@ class LeaseKeeper:
                 is_going_on |= self._agent_audit.step(deliveries.exchange)
             self._sweep_at = 0.0 if is_going_on else time.monotonic() + self._lease_s / _SWEEPS_A_LEASE
         wait_s = inf if self._sweep_at else _PAUSE_S
-        wake_parked = partial(wake_due, deliveries.exchange)
+        self._looks += 1
+        wake_parked = partial(wake_due, deliveries.exchange, self._looks)
         for move, refusals in ((deliveries.release_due, self._releasing), (wake_parked, self._waking)):
             with _apart(refusals):
                 due_in_s = move()

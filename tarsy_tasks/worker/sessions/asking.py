@@ -5,6 +5,9 @@ once for a session. It is opened by the first call that needs it, and closed whe
 request says so by itself (`input_requests`), and there is no such connection.
 """
 
+import asyncio
+from collections import deque
+from contextlib import suppress
 from dataclasses import replace
 
 from tarsy_tasks.worker.sessions.connection import ServerConnection
@@ -20,7 +23,7 @@ class AskingConnection(ServerConnection):
     """Attributes:
     users: How many calls use it now.
     takes_turns: The server asks, and over this transport it cannot be told which of several running calls it is about:
-        so there is one at a time.
+        so there is one at a time, and the others wait in line.
 
     Args:
         shared: The connection of the worker to the same server. What is learned about the server is passed on to it.
@@ -35,11 +38,48 @@ class AskingConnection(ServerConnection):
         self.on_pause = shared.pause
         self.users = 0
         self.takes_turns = False
+        self._line: deque[asyncio.Future[None]] = deque()
 
     async def connected(self) -> Session:
         self._shared.refuse_when_closed()
         self.paused_until = max(self.paused_until, self._shared.paused_until)
         return await super().connected()
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for their turns."""
+        return len(self._line)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a call may use it at once."""
+        return not (self.takes_turns and self.users)
+
+    async def enter(self) -> None:
+        """Use it from now on, if need be after those that came before. `leave` ends that."""
+        if self.is_free:
+            self.users += 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._line.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                with suppress(ValueError):
+                    self._line.remove(turn)
+            else:
+                self.leave()  # it got its turn, and cannot use it any more
+            raise
+
+    def leave(self) -> None:
+        """The call that uses it does so no longer. If it was the last one, the turn goes to the next in line."""
+        self.users -= 1
+        while self._line and not self.users:
+            turn = self._line.popleft()
+            if not turn.done():  # else its call has just been cancelled
+                self.users += 1
+                turn.set_result(None)
 
     def note_question(self) -> None:
         """The server asks."""

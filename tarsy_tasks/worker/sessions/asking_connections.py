@@ -15,6 +15,9 @@ from tarsy_tasks.worker.sessions.opening import SessionContext
 
 __all__ = ["AskingConnections"]
 
+_MOST_IN_LINE = 100
+"""So many calls wait in this worker until it is their turn to be asked; further ones come again."""
+
 
 class Slots(Protocol):
     """Counts what runs, by queue."""
@@ -41,13 +44,15 @@ class AskingConnections:
 
     @asynccontextmanager
     async def lend(
-        self, connection: ServerConnection, shared: ServerConnection | None
+        self, connection: ServerConnection, shared: ServerConnection | None, queue: str
     ) -> AsyncGenerator[ServerConnection | None]:
-        """The connection for a call that may be asked; None if it has to come again, because others are asked now.
+        """The connection for a call that may be asked, once it is its turn; None if it has to come again, because too
+        many wait for that.
 
         Args:
             connection: The one that the call would use otherwise.
             shared: That of all calls of its server.
+            queue: Where the call came from: while it waits, it takes no slot.
         """
         if (
             shared is None
@@ -61,14 +66,21 @@ class AskingConnections:
         asking = self._by_server.get(name)
         if asking is None:
             asking = self._by_server[name] = AskingConnection(shared, self._sessions)
-        if asking.takes_turns and asking.users:
-            yield None
-            return
-        asking.users += 1
+        if not asking.is_free:
+            if sum(each.waiting for each in self._by_server.values()) >= _MOST_IN_LINE:
+                yield None
+                return
+            self.slots.leave(queue)
+            try:
+                await asking.enter()
+            finally:
+                self.slots.enter(queue)
+        else:
+            await asking.enter()
         try:
             yield asking
         finally:
-            asking.users -= 1
+            asking.leave()
 
     def add(self, connection: ServerConnection) -> None:
         """As `KeptPerServer.add`."""

@@ -1,0 +1,96 @@
+"""Calls that may be asked one at a time: each gets its turn, in order, and a cancelled one keeps nobody from it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from tarsy_tasks.config import ServerConfig
+from tarsy_tasks.worker.sessions.asking import AskingConnection
+from tarsy_tasks.worker.sessions.connections import build_connections
+from tarsy_tasks.worker.sessions.opening import SessionContext
+
+
+def on_a_connection(act: Callable[[AskingConnection], Awaitable[None]]) -> None:
+    async def main() -> None:
+        context = SessionContext()
+        shared = build_connections([ServerConfig(name="old", command="server")], context)["old"]
+        asking = AskingConnection(shared, context)
+        asking.takes_turns = True
+        async with asyncio.timeout(10):
+            await act(asking)
+
+    asyncio.run(main())
+
+
+async def settle() -> None:
+    """Let all others run that can."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+def test_they_wait_in_line() -> None:
+    async def act(asking: AskingConnection) -> None:
+        order: list[int] = []
+
+        async def use(number: int) -> None:
+            await asking.enter()
+            order.append(number)
+            await asyncio.sleep(0)
+            assert asking.users == 1
+            asking.leave()
+
+        await asyncio.gather(*(use(number) for number in range(5)))
+        assert order == [0, 1, 2, 3, 4]
+        assert (asking.users, asking.waiting, asking.is_free) == (0, 0, True)
+
+    on_a_connection(act)
+
+
+def test_a_cancelled_call_leaves_the_line() -> None:
+    async def act(asking: AskingConnection) -> None:
+        await asking.enter()
+        waiting = [asyncio.ensure_future(asking.enter()) for _ in range(3)]
+        await settle()
+        assert asking.waiting == 3
+        waiting[0].cancel()
+        await settle()
+        assert asking.waiting == 2
+        asking.leave()
+        waiting[1].cancel()  # it has its turn, and does not know it yet
+        await settle()
+        assert waiting[2].done()
+        assert (asking.users, asking.waiting) == (1, 0)
+        asking.leave()
+        assert asking.is_free
+
+    on_a_connection(act)
+
+
+def test_one_that_is_cancelled_at_the_last_moment_is_passed_over() -> None:
+    async def act(asking: AskingConnection) -> None:
+        await asking.enter()
+        waiting = [asyncio.ensure_future(asking.enter()) for _ in range(2)]
+        await settle()
+        waiting[0].cancel()  # and it is still in line
+        asking.leave()
+        await settle()
+        assert (waiting[0].cancelled(), waiting[1].done()) == (True, True)
+        assert (asking.users, asking.waiting) == (1, 0)
+
+    on_a_connection(act)
+
+
+def test_several_use_it_while_nothing_was_asked() -> None:
+    async def act(asking: AskingConnection) -> None:
+        asking.takes_turns = False
+        for _ in range(2):
+            await asking.enter()
+        asking.takes_turns = True
+        waiting = asyncio.ensure_future(asking.enter())
+        await settle()
+        asking.leave()
+        await settle()
+        assert not waiting.done(), "another one still runs, and may be asked"
+        asking.leave()
+        await waiting
+
+    on_a_connection(act)
