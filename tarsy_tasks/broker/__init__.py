@@ -5,7 +5,8 @@ exchange, async_exchange, script   commands and Lua scripts in one round trip, f
 deliveries, async_deliveries   where every call stands; `steps`, `entries` and `audit_probe` are its scripts,
                         `begun` is its begin marker
 parked_calls, parked_records, parked_views   calls that wait, what is kept of them, and what people see; `input_rounds`
-                        is what their servers have asked, `server_tasks` which worker asks about which task
+                        is what their servers have asked, `server_tasks` which worker asks about which task,
+                        `parked_states` their states if results are in another Redis
 session_directory, watches   which worker holds the session of a run, and which one a watch of a resource
 answer_cache, large_results   answers that are kept, and results that are read in parts
 fetch, shares, limits, priority_lists   which message a worker takes next: by queue, agent, limit and priority

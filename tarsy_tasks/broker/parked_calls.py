@@ -173,6 +173,7 @@ class Parking:
         poll_s: In how many seconds the server is asked about the task.
         input_round: As of `interceptors.Parked`.
         unbegun_by: Who has begun the call and takes that back; empty: it has not begun, or that stays.
+        state_elsewhere: In place of `state` if results are in another Redis (`parked_states`).
     """
 
     record: dict[str, Any]
@@ -182,6 +183,7 @@ class Parking:
     poll_s: float = 0.0
     input_round: Mapping[str, str] = field(default_factory=dict[str, str])
     unbegun_by: str = ""
+    state_elsewhere: str = ""
 
     def park(self, exchange: RedisExchange, home: str, tag: str) -> bool:
         """Park a call that this worker has on a lease; False if nobody waits for it any more."""

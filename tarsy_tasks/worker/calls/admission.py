@@ -5,11 +5,13 @@ in `guard`.
 """
 
 import time
+from contextlib import suppress
 
 from redis.exceptions import RedisError
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.parked_states import forget_state
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import Ending, Proceed, Stage
 from tarsy_tasks.outcomes import ErrorCode
@@ -69,6 +71,9 @@ class Deadline:
                 if call.parked is not None and call.parked.reason == INPUT_REQUIRED and not call.parked.task:
                     call.sent_round = await find_round(self._context, call, call.parked)
         parked = call.parked
+        if parked is not None and self._context.has_results_elsewhere:
+            with suppress(RedisError, OSError):  # its answer takes that place
+                await forget_state.run_async(self._context.results, tag=call.id)
         if parked is not None and parked.task:
             resume_task(self._context, call, parked)
             until = max(parked.until, parked.task_until, parked.resumed_at or 0.0)
