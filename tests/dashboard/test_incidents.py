@@ -9,6 +9,7 @@ import redis
 
 from tarsy_tasks.broker.parked_views import TASK
 from tarsy_tasks.outcomes import ErrorCode, Outcome
+from tarsy_tasks.questions import INPUT_REQUIRED
 from tarsy_tasks.telemetry.audit import AuditEntry
 from tests.chromium import Browser, Page
 from tests.dashboard.conftest import StartFlower, wait_on, wait_until_loaded
@@ -72,7 +73,7 @@ def digest(redis_url: str) -> Iterator[str]:
         write_dead_letter(client, UNREADABLE, AuditEntry(at=1, outcome=Outcome.UNKNOWN, error="It cannot be read."))
         write_parked(client, PARKED, agent_id="sre")
         write_parked(client, WITH_TASK, reason=TASK, message="<b>step 3</b>")
-        write_parked(client, ASKING, reason="input", questions=[QUESTION])
+        write_parked(client, ASKING, reason=INPUT_REQUIRED, questions=[QUESTION])
         write_limits(client, "desk", "<b>sre</b>")
         write_redelivered(client, REDELIVERED, first, "worker@<b>lost</b>")
         for is_kept, task_id in CUT.items():
@@ -294,8 +295,20 @@ def test_a_call_that_waits_for_its_server_says_so(flower: Flower, open_page: Ope
     assert page.request.get(f"{flower.url}/mcp/inbox/{WITH_TASK}").status == 404, "people decide nothing of it"
     page.goto(f"{flower.url}/mcp/calls/{ASKING}")
     assert "a person to answer what the MCP server asks" in page.locator(".alert-info").inner_text()
-    page.get_by_role("link", name="Show it in the inbox").click()
-    page.get_by_role("heading", name="confirm").wait_for()
+    page.get_by_role("link", name="Answer it").click()
+    page.get_by_role("button", name="Send answer").wait_for()
+
+
+def test_calls_with_tasks_are_listed_apart(flower: Flower, open_page: OpenPage) -> None:
+    page = open_page(f"{flower.url}/mcp/inbox")
+    row = page.locator(f"#task-{WITH_TASK}")
+    shown = row.inner_text()
+    assert "<b>step 3</b>" in shown
+    assert "the server is degraded" in shown
+    copied = row.get_by_role("button", name="Copy the command to revoke it").get_attribute("data-copy")
+    assert copied == f"celery -A tarsy_tasks control revoke {WITH_TASK}"
+    row.get_by_role("link").click()
+    page.get_by_text("It waits for its task in the MCP server").wait_for()
 
 
 def test_limits_are_shown_with_units(flower: Flower, open_page: OpenPage) -> None:
