@@ -92,8 +92,8 @@ class Bench:
         result = await self.tools.execute(ToolCall(id="c", name=name, arguments={"key": key}))
         assert not result.is_error, result.content
 
-    async def p95_ms(self, calls: int, in_flight: int) -> float:
-        """Of the healthy server's calls."""
+    async def latencies_ms(self, calls: int, in_flight: int) -> list[float]:
+        """Of so many calls of the healthy server."""
         latencies: list[float] = []
 
         async def lane() -> None:
@@ -103,7 +103,7 @@ class Bench:
                 latencies.append(1000 * (time.perf_counter() - started))
 
         await asyncio.gather(*(lane() for _ in range(in_flight)))
-        return statistics.quantiles(latencies, n=20)[-1]
+        return latencies
 
     @asynccontextmanager
     async def hangs(self) -> AsyncIterator[None]:
@@ -133,7 +133,8 @@ class Bench:
 
     @asynccontextmanager
     async def floods(self, name: str, tool: str) -> AsyncIterator[None]:
-        await self.call(f"{name}.{tool}")
+        """It may be suspended for that."""
+        await self.tools.execute(ToolCall(id="f", name=f"{name}.{tool}", arguments={"key": "k"}))
         yield
 
     @asynccontextmanager
@@ -176,6 +177,28 @@ class Bench:
         checking.cancel()
         await asyncio.wait([checking])
 
+    @asynccontextmanager
+    async def has_a_busy_neighbour(self) -> AsyncIterator[None]:
+        """A process that has nothing to do with the worker keeps one core busy, as many of these servers do."""
+        process = await asyncio.create_subprocess_exec(sys.executable, "-S", "-E", "-c", "while True: pass")
+        yield
+        process.kill()
+        await process.wait()
+
+    async def settle(self) -> None:
+        """Wait until the worker has nothing left to do, after a server that it had to end."""
+        last = self.cpu_s()
+        while True:
+            await asyncio.sleep(0.3)
+            last, spent = self.cpu_s(), self.cpu_s() - last
+            if spent < 0.02:
+                return
+
+    def cpu_s(self) -> float:
+        """What the worker has used of the processors."""
+        times = self.worker.cpu_times()
+        return times.user + times.system
+
     def held(self) -> dict[str, float]:
         """What the worker has of what could leak."""
         return {
@@ -208,6 +231,7 @@ async def measure_neighbours(bench: Bench, report: Report, options: argparse.Nam
     calls, in_flight = options.calls, options.in_flight
     bad: dict[str, Callable[[], Any]] = {
         "nothing": lambda: bench.floods("healthy", "look"),
+        "a process beside the worker that keeps a core busy": bench.has_a_busy_neighbour,
         "hangs": bench.hangs,
         "slow-to-close": bench.is_slow_to_close,
         "floods-notifications": lambda: bench.floods("floods-notifications", "look"),
@@ -224,19 +248,21 @@ async def measure_neighbours(bench: Bench, report: Report, options: argparse.Nam
                 bench.is_listed(name) if is_listing else bench.is_called(f"{name}.act")
             )
     await bench.call("healthy.look")
-    await bench.p95_ms(calls, in_flight)
+    await bench.latencies_ms(calls, in_flight)
     rows: list[tuple[str, float, float, float]] = []
     for name, failing in bad.items():
-        before, during = [], []
+        before: list[float] = []
+        during: list[float] = []
         for _ in range(options.rounds):
-            before.append(await bench.p95_ms(calls, in_flight))
+            await bench.settle()
+            before += await bench.latencies_ms(calls, in_flight)
             async with failing():
-                during.append(await bench.p95_ms(calls, in_flight))
+                during += await bench.latencies_ms(calls, in_flight)
             # Nobody calls it any more, so it stays gone.
             for process in processes_of(bench.worker, name.removeprefix("stdio-")):
                 process.kill()
-        ratio = statistics.median(after / first for first, after in zip(before, during, strict=True))
-        rows.append((name, statistics.median(before), statistics.median(during), ratio))
+        p95 = [statistics.quantiles(latencies, n=20)[-1] for latencies in (before, during)]
+        rows.append((name, *p95, p95[1] / p95[0]))
     report.add_table(["another server", "p95 ms before", "p95 ms meanwhile", "ratio"], rows)
     report.add_list(f"at most {bench.peak_mb():.0f} MB of memory")
 
@@ -277,7 +303,7 @@ def main() -> None:
     parser.add_argument("--cycles", type=int, default=1000, help="kills and recoveries (default 1000)")
     parser.add_argument("--calls", type=int, default=200, help="calls per figure of the neighbour (default 200)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds per figure, of which the median (default 5)")
-    parser.add_argument("--in-flight", type=int, default=4, help="calls of the neighbour at a time (default 4)")
+    parser.add_argument("--in-flight", type=int, default=1, help="calls of the neighbour at a time (default 1)")
     options = parser.parse_args()
     if options.smoke:
         options.cycles, options.calls, options.rounds = 2, 40, 1
