@@ -14,9 +14,18 @@ from tarsy_tasks.arguments.rejection import find_problems
 from tarsy_tasks.arguments.schema import compile_schema
 from tarsy_tasks.arguments.shape import find_near
 from tarsy_tasks.errors import ArgumentsError
+from tarsy_tasks.masking.names import rate_name
 from tarsy_tasks.questions import InputAction
 
-__all__ = ["AskedQuestion", "UnfitAnswerError", "describe_answers", "dump_asked", "load_asked", "read_answers"]
+__all__ = [
+    "AskedQuestion",
+    "UnfitAnswerError",
+    "describe_answers",
+    "dump_asked",
+    "load_asked",
+    "names_secret",
+    "read_answers",
+]
 
 _WORDS: tuple[str, ...] = get_args(InputAction)
 _SHOWN = 20
@@ -77,6 +86,13 @@ def read_answers(asked: Sequence[AskedQuestion], given: Any) -> dict[str, dict[s
     return {each.key: _read_one(each, answers[each.name]) for each in asked}
 
 
+def names_secret(name: str, field: Any) -> bool:
+    """Whether a field of a form asks for what looks like a secret, by its name, title or format."""
+    about: Mapping[str, Any] = cast("Mapping[str, Any]", field) if isinstance(field, Mapping) else {}
+    names = [each for each in (name, about.get("title")) if isinstance(each, str)]
+    return about.get("format") == "password" or any(rate_name(each) is not None for each in names)
+
+
 def describe_answers(sent: Mapping[str, Mapping[str, Any]]) -> str:
     """For the audit: what was done, without the values."""
     words: list[str] = []
@@ -119,8 +135,15 @@ def _fit(question: AskedQuestion, values: dict[str, Any]) -> dict[str, Any]:
     try:
         return read_arguments(given, schema).arguments
     except ArgumentsError:
-        problems = find_problems(compile_schema(schema), given)[:_SHOWN]
+        secrets = [f"`{name}`" for name, field in properties.items() if names_secret(name, field)]
+        problems = [_unquoted(each, secrets) for each in find_problems(compile_schema(schema), given)[:_SHOWN]]
         raise UnfitAnswerError(f"the answer to `{question.name}` does not fit: {' '.join(problems)}") from None
+
+
+def _unquoted(problem: str, secrets: Sequence[str]) -> str:
+    """What is wrong with a value, without the value if that is a secret."""
+    place = problem.partition(": ")[0]
+    return f"{place}: its value is not what the form asks for." if place in secrets else problem
 
 
 def _listed(names: Sequence[str]) -> str:

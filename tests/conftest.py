@@ -77,6 +77,13 @@ def _redis_is_empty() -> Iterator[None]:
             client.flushall()
 
 
+@pytest.fixture(scope="module")
+def table(redis_url: str) -> Iterator[Any]:
+    """Redis as it is, with what workers and agents keep there."""
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+
+
 @pytest.fixture
 def client(redis_url: str, request: pytest.FixtureRequest) -> Iterator[Any]:
     """Redis, for a test that writes to it itself: emptied afterwards. A key without an expiry fails the test, unless it

@@ -191,6 +191,7 @@ class Parking:
         input_round: As of `interceptors.Parked`.
         unbegun_by: Who has begun the call and takes that back; empty: it has not begun, or that stays.
         most: How many calls of its principal may be parked at once; 0: any number.
+        state_elsewhere: In place of `state` if results are in another Redis (`parked_states`).
     """
 
     record: dict[str, Any]
@@ -201,6 +202,7 @@ class Parking:
     input_round: Mapping[str, str] = field(default_factory=dict[str, str])
     unbegun_by: str = ""
     most: int = 0
+    state_elsewhere: str = ""
 
     def park(self, exchange: RedisExchange, home: str, tag: str) -> bool:
         """Park a call that this worker has on a lease; False if nobody waits for it any more, or it is one too many."""

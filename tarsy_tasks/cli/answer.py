@@ -14,21 +14,13 @@ from tarsy_tasks.cli.broker import broker
 from tarsy_tasks.cli.inbox import clean_name
 from tarsy_tasks.cli.output import console, json_option, notes, print_json
 from tarsy_tasks.questions import INPUT_REQUIRED, InputQuestion
+from tarsy_tasks.telemetry.decision_texts import ANSWER_TEXTS
 from tarsy_tasks.telemetry.printable import make_visible
 
 if TYPE_CHECKING:
     from tarsy_tasks.broker.parked_views import ParkedCallView
 
 __all__ = ["answer"]
-
-_TEXTS = {
-    Answered.ANSWERED: "answered; the call goes on",
-    Answered.CHANGED: "not answered: it asks something else now; look at it again",
-    Answered.LATE: "not answered: somebody else was earlier",
-    Answered.EXPIRED: "not answered: it has expired",
-    Answered.WITHDRAWN: "not answered: the call was cancelled, or has ended",
-    Answered.UNKNOWN: "not found: no call of this id waits for input",
-}
 
 
 @click.command()
@@ -82,7 +74,7 @@ def _end(task_id: str, answered: Answered, *, as_json: bool) -> None:
         print_json({"id": task_id, "result": answered})
     else:
         where = console if answered is Answered.ANSWERED else notes
-        where.print(f"{make_visible(task_id)}: {_TEXTS[answered]}")
+        where.print(f"{make_visible(task_id)}: {ANSWER_TEXTS[answered]}")
     if answered is not Answered.ANSWERED:
         raise click.exceptions.Exit(FAILED)
 

@@ -14,6 +14,7 @@ JSON, `actions` those of buttons. What they show is read from Redis:
     waterfall      the steps of one call as bars
     limits         the limits of one server, and how far they are used
     remedies       what an operator does about an error code
+    answer_form    the form that answers what a server asks
 
 It becomes HTML with `page_templates`, `formats` and `plots`, or JSON with `describe`. In Flower's own pages,
 `task_list` shows tool calls under their names and without arguments, and `metrics` adds the workers' metrics to

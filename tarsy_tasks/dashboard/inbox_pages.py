@@ -1,28 +1,42 @@
 """The pages of the calls that wait for people, the form of one call, and their JSON.
 
-Owns who may decide on a page: who may use the other buttons, and who has the signed link of a call that one person
-decides. Opening a page decides nothing; only its form does, with the token of the page. A worker writes the decision:
-Flower's Redis user may not.
+Owns who may decide or answer on a page: who may use the other buttons, and who has the signed link of a call that one
+person decides. Opening a page decides nothing; only its form does, with the token of the page. A worker checks and
+writes the decision or the answers: Flower's Redis user may not.
 """
 
 import base64
+import json
+import shlex
 from typing import Any
 
 from pydantic import SecretStr
 from redis.exceptions import RedisError
 from tornado.web import HTTPError, RequestHandler, authenticated
 
+from tarsy_tasks.broker.input_rounds import Answered
 from tarsy_tasks.broker.parked_calls import Decided
 from tarsy_tasks.broker.parked_views import TASK, ParkedCallView
+from tarsy_tasks.dashboard.answer_form import build_form, read_form
 from tarsy_tasks.dashboard.describe import describe_parked
 from tarsy_tasks.dashboard.page_handlers import Data, Page
 from tarsy_tasks.dashboard.reader import DashboardReader
+from tarsy_tasks.questions import INPUT_REQUIRED
 from tarsy_tasks.telemetry.approval_links import is_signed
-from tarsy_tasks.telemetry.decision_texts import DECISION_TEXTS, LONGEST_NAME, LONGEST_WHY, describe_sender
+from tarsy_tasks.telemetry.decision_texts import (
+    ANSWER_TEXTS,
+    DECISION_TEXTS,
+    LONGEST_NAME,
+    LONGEST_WHY,
+    describe_sender,
+)
 
 __all__ = ["InboxData", "InboxPage", "ParkedPage"]
 
 _ANSWER_S = 3.0
+_DECISIONS = ("approve", "deny")
+_ANSWERS = ("accept", "decline", "cancel")
+_LONGEST_ANSWERS = 64 * 1024
 
 
 class InboxPage(Page):
@@ -34,7 +48,7 @@ class InboxPage(Page):
                 found, tasks = await self.reader.inbox(), await self.reader.server_tasks()
             except RedisError as error:
                 state = self.with_outage(state, error)
-        self.show("inbox", state, found=found, tasks=tasks, describe_sender=describe_sender)
+        self.show("inbox", state, found=found, tasks=tasks, describe_sender=describe_sender, quoted=shlex.quote)
 
 
 class InboxData(Data):
@@ -49,7 +63,7 @@ class InboxData(Data):
 
 
 class ParkedPage(Page):
-    """One call, and the form that decides."""
+    """One call, and the form that decides, or answers what its server asks."""
 
     def initialize(self, reader: DashboardReader, secret: SecretStr | None = None) -> None:
         super().initialize(reader)
@@ -73,19 +87,30 @@ class ParkedPage(Page):
             raise HTTPError(403, "You are not allowed to decide this.")
         word, why = self.get_body_argument("decision", ""), self.get_body_argument("why", "")
         by = self._user or self.get_body_argument("name", "")
-        if word not in ("approve", "deny") or not by.strip() or len(by) > LONGEST_NAME or len(why) > LONGEST_WHY:
-            raise HTTPError(400, "Enter your name, and approve or deny the call.")
+        words, what = (_ANSWERS, "answer") if view.reason == INPUT_REQUIRED else (_DECISIONS, "approve or deny")
+        if word not in words or not by.strip() or len(by) > LONGEST_NAME or len(why) > LONGEST_WHY:
+            raise HTTPError(400, f"Enter your name, and {what} the call.")
         if self.get_body_argument("digest", "") != view.digest:
-            await self._show_call(view, DECISION_TEXTS[Decided.CHANGED])
-            return
-        said = await self._decide(view, is_approved=word == "approve", by=by, why=why)
-        await self._show_call(await self._read(task_id) or view, said)
+            changed = DECISION_TEXTS[Decided.CHANGED] if words is _DECISIONS else ANSWER_TEXTS[Answered.CHANGED]
+            await self._show_call(view, changed)
+        elif words is _DECISIONS:
+            said = await self._decide(view, is_approved=word == "approve", by=by, why=why)
+            await self._show_call(await self._read(task_id) or view, said)
+        else:
+            said, unfit = await self._answer(view, word, by)
+            await self._show_call(await self._read(task_id) or view, said, unfit)
 
-    async def _show_call(self, view: ParkedCallView, said: str) -> None:
+    async def _show_call(self, view: ParkedCallView, said: str, unfit: str = "") -> None:
         state, may_decide = await self.reader.state(), self._may_decide(view) and not view.decision
-        may_decide = may_decide and view.reason == "approval"
-        values: dict[str, Any] = {"each": view, "said": said, "user": self._user, "may_decide": may_decide}
+        # Of other questions than those that the page had, nothing was entered.
+        entered = self._entered if unfit and self.get_body_argument("digest", "") == view.digest else _nothing
+        values: dict[str, Any] = {"each": view, "said": said, "user": self._user, "unfit": unfit}
+        values |= {"form": build_form(view.about.get("questions", []), entered), "may_decide": may_decide}
         self.render_page("parked.html", view="inbox", state=state, **values)
+
+    def _entered(self, key: str) -> list[str]:
+        """What a person has entered into a field."""
+        return self.get_body_arguments(key, strip=False)
 
     async def _find(self, task_id: str) -> ParkedCallView | None:
         """The call, for who may see it; None if another answer was given."""
@@ -142,27 +167,51 @@ class ParkedPage(Page):
         return "" if is_shared else str(self.current_user or "")
 
     async def _decide(self, view: ParkedCallView, *, is_approved: bool, by: str, why: str) -> str:
+        done, problem = await self._ask_worker(view, "mcp_decide", {"approve": is_approved, "by": by, "why": why})
+        found = str(done.get("result"))
+        return DECISION_TEXTS[Decided(found)] if found in set(Decided) else f"not decided: {problem}"
+
+    async def _answer(self, view: ParkedCallView, word: str, by: str) -> tuple[str, str]:
+        """What became of an answer, and why it does not fit, if so."""
+        answers: Any = word
+        if word == "accept":
+            answers = read_form(build_form(view.about.get("questions", []), _nothing), self._entered)
+            if len(json.dumps(answers)) > _LONGEST_ANSWERS:
+                return "not answered", f"the answers have more than {_LONGEST_ANSWERS} characters"
+        done, problem = await self._ask_worker(view, "mcp_answer", {"answers": answers, "by": by})
+        found = str(done.get("result"))
+        if found in set(Answered):
+            return ANSWER_TEXTS[Answered(found)], ""
+        if unfit := str(done.get("unfit") or ""):
+            return "not answered: the answer does not fit", unfit
+        return f"not answered: {problem}", ""
+
+    async def _ask_worker(
+        self, view: ParkedCallView, command: str, arguments: dict[str, Any]
+    ) -> tuple[dict[str, Any], str]:
+        """What a worker has done about a call, and what went wrong if it has done nothing."""
         state = await self.reader.state()
         server = state.snapshot.servers.get(str(view.about.get("server"))) if state.snapshot else None
         worker = min((record.worker for record in server.records), default=None) if server else None
         if worker is None:
             raise HTTPError(409, "No worker serves this MCP server now, so nothing was decided. Start one first.")
-        arguments = {"call": view.id, "digest": view.digest, "approve": is_approved, "by": by, "why": why}
-        answers: Any = await self.application.blocking_runner.run(
+        replies: Any = await self.application.blocking_runner.run(
             "mcp",
             view.id,
             self.capp.control.broadcast,
-            "mcp_decide",
-            arguments=arguments,
+            command,
+            arguments={"call": view.id, "digest": view.digest, **arguments},
             destination=[worker],
             reply=True,
             timeout=_ANSWER_S,
             limit=1,
             connection_errors=(),
         )
-        answer: dict[str, Any] = next((each.get(worker) for each in answers or ()), None) or {}
-        done: dict[str, Any] = answer.get("ok") or {}
-        found = str(done.get("result"))
-        if found not in set(Decided):
-            return f"not decided: {answer.get('error') or f'the worker did not answer within {_ANSWER_S:g} s'}"
-        return DECISION_TEXTS[Decided(found)]
+        reply: dict[str, Any] = next((each.get(worker) for each in replies or ()), None) or {}
+        problem = reply.get("error") or f"the worker did not answer within {_ANSWER_S:g} s"
+        return reply.get("ok") or {}, str(problem)
+
+
+def _nothing(_: str) -> list[str]:
+    """What is entered into a new form."""
+    return []

@@ -1,13 +1,14 @@
-"""Who asks for a decision about a parked call, and the result of it, in words for the person who decides.
+"""Who asks for a decision about a parked call, and the result of it, in words for the person who decides or answers.
 
-Owns these words; `broker.parked_calls` decides.
+Owns these words; `broker.parked_calls` decides, and `broker.input_rounds` takes answers.
 """
 
 from collections.abc import Mapping
 
+from tarsy_tasks.broker.input_rounds import Answered
 from tarsy_tasks.broker.parked_calls import Decided
 
-__all__ = ["DECISION_TEXTS", "DONE", "LONGEST_NAME", "LONGEST_WHY", "describe_sender"]
+__all__ = ["ANSWER_TEXTS", "DECISION_TEXTS", "DONE", "LONGEST_NAME", "LONGEST_WHY", "describe_sender"]
 
 LONGEST_WHY = 1000
 """Characters of a reason."""
@@ -25,6 +26,14 @@ DECISION_TEXTS: Mapping[Decided, str] = {
     Decided.WITHDRAWN: "not decided: its agent has cancelled it",
     Decided.OTHER: "not decided: it waits for answers, which `tarsy-tasks answer` gives",
     Decided.UNKNOWN: "not found",
+}
+ANSWER_TEXTS: Mapping[Answered, str] = {
+    Answered.ANSWERED: "answered; the call goes on",
+    Answered.CHANGED: "not answered: it asks something else now; look at it again",
+    Answered.LATE: "not answered: somebody else was earlier",
+    Answered.EXPIRED: "not answered: it has expired",
+    Answered.WITHDRAWN: "not answered: the call was cancelled, or has ended",
+    Answered.UNKNOWN: "not found: no call of this id waits for input",
 }
 DONE = (Decided.APPROVED, Decided.DENIED, Decided.COUNTED)
 """The decision was recorded."""

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import json
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,18 +16,11 @@ from tarsy_tasks.broker import keys, parked_calls, parked_views
 from tarsy_tasks.broker.parked_calls import Decided
 from tarsy_tasks.broker.parked_views import ParkedCallView
 from tests.calls.audit_entries import only_entry
+from tests.calls.waiting_calls import SHORT_LEASE, TIMEOUT_S, revoke
 from tests.cli.commands import run_command
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
 from tests.processes import Worker, wait_until
-
-TIMEOUT_S = 40
-SETTINGS = 'broker_transport_options = {"visibility_timeout": 2}\n'
-
-
-@pytest.fixture(scope="module")
-def ledger(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
-    return Ledger(tmp_path_factory.mktemp("ledger") / "ledger")
 
 
 def build_servers(ledger: Ledger) -> dict[str, Any]:
@@ -44,19 +36,7 @@ def build_servers(ledger: Ledger) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def worker(start_worker: StartWorker, ledger: Ledger) -> Worker:
-    return start_worker(build_servers(ledger), settings=SETTINGS, arguments=["-c", "2"])
-
-
-@pytest.fixture(scope="module")
-def table(redis_url: str) -> Iterator[Any]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
-
-
-@pytest.fixture
-def tools(worker: Worker) -> Iterator[ToolExecutor]:
-    with ToolExecutor(timeout_s=TIMEOUT_S, park=True, agent_id="sre") as found:
-        yield found
+    return start_worker(build_servers(ledger), settings=SHORT_LEASE, arguments=["-c", "2"])
 
 
 def wait_for_parked(table: Any, task_id: str) -> ParkedCallView:
@@ -273,6 +253,18 @@ def test_celery_sees_a_task_that_is_not_done(worker: Worker, table: Any) -> None
     approve(table, sent.id)
     assert read(sent.get(timeout=TIMEOUT_S)).content == "celery"
     assert sent.state == "SUCCESS"
+
+
+def test_a_revoked_call_waits_for_nobody(worker: Worker, table: Any, ledger: Ledger) -> None:
+    sent = sign("revoked").delay()
+    view = wait_for_parked(table, sent.id)
+    revoke(worker, sent.id)
+    wait_until(lambda: sent.state == "REVOKED", "Celery knows", TIMEOUT_S)
+    assert not [each for each in parked_views.load_waiting(table, 100)[0] if each.id == sent.id]
+    decided = parked_calls.decide(table, view, is_approved=True, by="ann")
+    assert decided in (Decided.WITHDRAWN, Decided.EXPIRED, Decided.LATE), decided
+    assert only_entry(table, sent.id).outcome == "cancelled"
+    assert ledger.runs("add")["revoked"] == 0
 
 
 def test_a_chain_waits_for_its_parked_call(worker: Worker, table: Any, ledger: Ledger) -> None:

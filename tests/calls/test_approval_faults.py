@@ -1,7 +1,7 @@
 """Parked calls and lost workers, killed in each state; a Redis that restarts. Each approved call runs once."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,25 +14,15 @@ from tarsy_tasks import ErrorCode, Outcome, ToolExecutor, ToolResult, tool_signa
 from tarsy_tasks.broker import parked_calls, parked_views
 from tarsy_tasks.broker.parked_calls import Decided
 from tarsy_tasks.broker.parked_views import ParkedCallView
-from tests.conftest import StartWorker
+from tests.calls.waiting_calls import SHORT_LEASE, TIMEOUT_S, Start, is_up, kill, restartable
 from tests.faults.ledger import Ledger, wait_for_runs, witness
 from tests.processes import Worker, environment_of, wait_until
 from tests.valkey import Valkey
-
-SHORT_LEASE = 'broker_transport_options = {"visibility_timeout": 2}\n'
-TIMEOUT_S = 60
-Start = Callable[..., Worker]
 
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
     return Ledger(tmp_path / "ledger")
-
-
-@pytest.fixture(scope="module")
-def table(redis_url: str) -> Iterator[Any]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
 
 
 def find_parked(table: Any) -> list[ParkedCallView]:
@@ -48,24 +38,10 @@ def approve(table: Any, view: ParkedCallView) -> None:
     assert parked_calls.decide(table, view, is_approved=True, by="ann") is Decided.APPROVED
 
 
-def kill(worker: Worker) -> None:
-    worker.process.kill()
-    worker.process.wait()
-
-
 @pytest.fixture
-def start(start_worker: StartWorker, ledger: Ledger) -> Iterator[Start]:
-    """Starts workers that end with the test: all serve `desk`."""
-    workers: list[Worker] = []
-
-    def start_one(*options: str, **more: Any) -> Worker:
-        server = witness(ledger, *options, approval="always", **more)
-        workers.append(start_worker({"desk": server}, settings=SHORT_LEASE))
-        return workers[-1]
-
-    yield start_one
-    for worker in workers:
-        kill(worker)
+def start(start_mortal: Start, ledger: Ledger) -> Start:
+    """All serve `desk`."""
+    return lambda *options, **more: start_mortal({"desk": witness(ledger, *options, approval="always", **more)})
 
 
 def build_tools() -> ToolExecutor:
@@ -137,24 +113,13 @@ def test_a_chain_goes_on_after_its_worker_was_lost(start: Start, ledger: Ledger,
 
 def test_parked_calls_outlive_a_restart_of_everything(tmp_path: Path, ledger: Ledger) -> None:
     count = 50
-    with Valkey(appendonly="yes") as valkey, redis.Redis.from_url(f"{valkey.connection_url}/0") as table:
-        servers = {"desk": witness(ledger, approval="always")}
-        first = Worker(tmp_path / "first", servers, f"{valkey.connection_url}/0", settings=SHORT_LEASE)
-        with first, environment_of(first), build_tools() as tools:
-            first.wait_until_ready()
-            pending = [tools.submit("desk.add", {"key": str(number)}) for number in range(count)]
-            wait_for_parked(table, count)
-            kill(first)
-            valkey.terminate()
-            valkey.start()
-            wait_until(lambda: is_up(table), "Redis is back")
-            second = Worker(tmp_path / "second", servers, f"{valkey.connection_url}/0", settings=SHORT_LEASE)
-            with second:
-                second.wait_until_ready()
-                views = wait_for_parked(table, count)
-                for view in views:
-                    approve(table, view)
-                results = [each.result() for each in pending]
+    with restartable(tmp_path, {"desk": witness(ledger, approval="always")}) as everything, build_tools() as tools:
+        pending = [tools.submit("desk.add", {"key": str(number)}) for number in range(count)]
+        wait_for_parked(everything.table, count)
+        everything.restart()
+        for view in wait_for_parked(everything.table, count):
+            approve(everything.table, view)
+        results = [each.result() for each in pending]
     assert {result.outcome for result in results} == {Outcome.OK}, json.dumps([each.content for each in results])
     assert ledger.runs("add") == {str(number): 1 for number in range(count)}
 
@@ -251,10 +216,3 @@ def try_to_approve(table: Any, view: ParkedCallView) -> Decided | None:
         return parked_calls.decide(table, view, is_approved=True, by="ann")
     except redis.RedisError:
         return None
-
-
-def is_up(table: Any) -> bool:
-    try:
-        return bool(table.ping())
-    except redis.RedisError:
-        return False

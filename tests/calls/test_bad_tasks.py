@@ -4,36 +4,21 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
 
 from tarsy_tasks import ErrorCode, Outcome, ToolExecutor, ToolResult
 from tarsy_tasks.broker import keys
+from tests.calls.waiting_calls import SHORT_LEASE, TIMEOUT_S, wait_for_task
 from tests.conftest import StartWorker
 from tests.processes import Worker, wait_until
-from tests.servers.plain_http import serving
-from tests.servers.tasks_http import Task, TasksServer
+from tests.servers.tasks_http import TasksServer
 
-TIMEOUT_S = 40
-SETTINGS = 'broker_transport_options = {"visibility_timeout": 2}\n'
 DONE = {"status": "completed", "result": {"content": [{"type": "text", "text": "done"}]}}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[TasksServer]:
-    with serving(TasksServer()) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
 def worker(start_worker: StartWorker, server: TasksServer) -> Worker:
     servers: dict[str, Any] = {"yard": {"url": server.url}, "hasty": {"url": server.url, "timeouts": {"task_s": 2}}}
-    return start_worker(servers, settings=SETTINGS, arguments=["-c", "2"])
-
-
-@pytest.fixture(scope="module")
-def table(redis_url: str) -> Iterator[Any]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
+    return start_worker(servers, settings=SHORT_LEASE, arguments=["-c", "2"])
 
 
 @pytest.fixture
@@ -52,30 +37,24 @@ def _nothing_is_left(table: Any) -> Iterator[None]:
 def run(tools: ToolExecutor, server: TasksServer, key: str, *script: Any, name: str = "yard.build") -> ToolResult:
     """A call whose task is as the script says, one answer after the other; the last one stays."""
     pending = tools.submit(name, {"key": key})
-    task = wait_until(lambda: server.task_of(key), f"the task of {key}", TIMEOUT_S)
+    task = wait_for_task(server, key, gets=0)
     with server.lock:
         task.script, task.said = [*script[:-1]], script[-1]
     return pending.result()
-
-
-def task_of(server: TasksServer, key: str) -> Task:
-    found = server.task_of(key)
-    assert found is not None
-    return found
 
 
 def test_a_task_that_never_ends_times_out(tools: ToolExecutor, server: TasksServer) -> None:
     result = run(tools, server, "endless", {"status": "working"}, name="hasty.build")
     assert (result.outcome, result.error_code) == (Outcome.TIMEOUT, ErrorCode.CALL_TIMEOUT)
     assert "within 2 s" in result.content
-    assert task_of(server, "endless").cancels == 1
+    assert wait_for_task(server, "endless").cancels == 1
 
 
 def test_a_task_that_is_done_just_at_its_deadline_counts(tools: ToolExecutor, server: TasksServer) -> None:
     server.created["late"] = {"pollIntervalMs": 10**9}
     result = run(tools, server, "late", DONE, name="hasty.build")
     assert (result.outcome, result.content) == (Outcome.OK, "done")
-    assert task_of(server, "late").gets == 1
+    assert wait_for_task(server, "late").gets == 1
 
 
 def test_a_task_that_vanishes_is_unknown(tools: ToolExecutor, server: TasksServer) -> None:
@@ -94,7 +73,7 @@ def test_a_task_that_changes_its_mind_for_ever_ends(tools: ToolExecutor, server:
     result = run(tools, server, "moody", *[DONE, {"status": "working"}] * 3)
     assert (result.outcome, result.error_code) == (Outcome.TOOL_ERROR, ErrorCode.INVALID_RESULT)
     assert "and then that it goes on" in result.content
-    assert task_of(server, "moody").cancels == 1
+    assert wait_for_task(server, "moody").cancels == 1
 
 
 def test_a_state_that_nobody_knows_is_one_that_goes_on(tools: ToolExecutor, server: TasksServer) -> None:
@@ -202,7 +181,7 @@ def test_a_task_that_is_done_at_once_is_fetched(tools: ToolExecutor, server: Tas
 
 def test_a_server_that_is_down_is_asked_again(tools: ToolExecutor, server: TasksServer) -> None:
     pending = tools.submit("yard.build", {"key": "outage"})
-    task = wait_until(lambda: server.task_of("outage"), "its task", TIMEOUT_S)
+    task = wait_for_task(server, "outage")
     server.is_down = True
     asked = server.refused
     wait_until(lambda: server.refused > asked, "it was asked", TIMEOUT_S)

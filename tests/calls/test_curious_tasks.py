@@ -1,46 +1,23 @@
 """Tasks of servers that ask for input: the call waits for people as any other, and for its task again afterwards."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
 
 from tarsy_tasks import ErrorCode, Outcome, ToolExecutor
 from tarsy_tasks.agent.pending_call import PendingCall
 from tarsy_tasks.broker import keys
 from tests.calls.audit_entries import only_entry
+from tests.calls.waiting_calls import SHORT_LEASE, TIMEOUT_S, wait_for_task
 from tests.conftest import StartWorker
 from tests.processes import Worker, wait_until
-from tests.servers.plain_http import serving
-from tests.servers.tasks_http import Task, TasksServer
-
-TIMEOUT_S = 60
-SETTINGS = 'broker_transport_options = {"visibility_timeout": 2}\n'
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[TasksServer]:
-    with serving(TasksServer()) as found:
-        yield found
+from tests.servers.tasks_http import TasksServer
 
 
 @pytest.fixture(scope="module")
 def worker(start_worker: StartWorker, server: TasksServer) -> Worker:
     servers = {"yard": {"url": server.url}, "hasty": {"url": server.url, "elicitation": {"expires_s": 1}}}
-    return start_worker(servers, settings=SETTINGS, arguments=["-c", "2"])
-
-
-@pytest.fixture(scope="module")
-def table(redis_url: str) -> Iterator[Any]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
-
-
-@pytest.fixture
-def tools(worker: Worker) -> Iterator[ToolExecutor]:
-    with ToolExecutor(timeout_s=TIMEOUT_S, park=True, agent_id="sre") as found:
-        yield found
+    return start_worker(servers, settings=SHORT_LEASE, arguments=["-c", "2"])
 
 
 def form(field: str) -> dict[str, Any]:
@@ -51,15 +28,9 @@ def form(field: str) -> dict[str, Any]:
 
 def ask(server: TasksServer, tools: ToolExecutor, key: str, *fields: str, name: str = "yard") -> PendingCall:
     pending = tools.submit(f"{name}.build", {"key": key})
-    task = wait_until(lambda: server.task_of(key), f"the task of {key}", TIMEOUT_S)
+    task = wait_for_task(server, key, gets=0)
     task.said = {"status": "input_required", "inputRequests": {each: form(each) for each in fields}}
     return pending
-
-
-def task_of(server: TasksServer, key: str) -> Task:
-    found = server.task_of(key)
-    assert found is not None
-    return found
 
 
 def test_a_task_gets_the_input_that_it_asks_for(tools: ToolExecutor, server: TasksServer, table: Any) -> None:
@@ -68,7 +39,7 @@ def test_a_task_gets_the_input_that_it_asks_for(tools: ToolExecutor, server: Tas
     assert (question.name, question.message) == ("color", "Which color?")
     assert not table.exists(keys.LEASES), "it takes no slot"
     tools.resume(pending, {"color": {"color": "red"}})
-    task = task_of(server, "asks")
+    task = wait_for_task(server, "asks")
     wait_until(lambda: task.answers, "the server has the answer", TIMEOUT_S)
     gets = task.gets
     wait_until(lambda: task.gets > gets + 2, "it may take its time to use it", TIMEOUT_S)
@@ -91,7 +62,7 @@ def test_input_that_nobody_gives_ends_the_task(tools: ToolExecutor, server: Task
     result = ask(server, tools, "ignored", "color", name="hasty").result()
     assert (result.outcome, result.error_code) == (Outcome.TOOL_ERROR, ErrorCode.TASK_INPUT_REQUIRED)
     assert "got no answer in time" in result.content
-    assert task_of(server, "ignored").cancels == 1
+    assert wait_for_task(server, "ignored").cancels == 1
 
 
 def test_a_caller_that_does_not_answer_is_not_asked(worker: Worker, server: TasksServer) -> None:
@@ -99,13 +70,13 @@ def test_a_caller_that_does_not_answer_is_not_asked(worker: Worker, server: Task
         result = ask(server, tools, "unasked", "color").result()
     assert result.error_code is ErrorCode.TASK_INPUT_REQUIRED
     assert "`park=True`" in result.content
-    assert task_of(server, "unasked").cancels == 1
+    assert wait_for_task(server, "unasked").cancels == 1
 
 
 def test_a_task_that_ends_while_it_waits_for_input(tools: ToolExecutor, server: TasksServer) -> None:
     pending = ask(server, tools, "impatient", "color")
     assert pending.questions()
-    task_of(server, "impatient").complete()
+    wait_for_task(server, "impatient").complete()
     assert pending.result().content == "impatient"
 
 
@@ -114,4 +85,4 @@ def test_a_call_is_cancelled_while_its_task_waits_for_input(tools: ToolExecutor,
     assert pending.questions()
     pending.cancel()
     assert pending.result().outcome is Outcome.CANCELLED
-    assert task_of(server, "dropped").cancels == 1
+    assert wait_for_task(server, "dropped").cancels == 1

@@ -67,12 +67,6 @@ def foreign(redis_url: str) -> Iterator[Celery]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def table(redis_url: str) -> Iterator[Any]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
-
-
 def build_message(eta: Any, *, task: str = "tarsy.call_tool", version: float = 2) -> tuple[str, str]:
     """A message and its id, as any producer may write it, in a version of Celery's protocol."""
     task_id = str(uuid4())

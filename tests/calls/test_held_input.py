@@ -1,25 +1,18 @@
 """Servers of the handshake era that ask for input: their session waits, the slot of the call does not."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
 
 from tarsy_tasks import ErrorCode, Outcome, ParkedCall, ToolExecutor, tool_signature
 from tarsy_tasks.broker import keys, parked_views
 from tarsy_tasks.errors import OutcomeError
 from tarsy_tasks.questions import Answers
 from tests.calls.audit_entries import only_entry
-from tests.calls.test_input import SETTINGS, TIMEOUT_S, curious_server
+from tests.calls.waiting_calls import SHORT_LEASE, TIMEOUT_S, curious_server
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger
 from tests.processes import Worker, wait_until
-
-
-@pytest.fixture(scope="module")
-def ledger(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
-    return Ledger(tmp_path_factory.mktemp("ledger") / "ledger")
 
 
 @pytest.fixture(scope="module")
@@ -31,19 +24,7 @@ def worker(start_worker: StartWorker, ledger: Ledger) -> Worker:
         "silent": curious_server(ledger, "--handshake", elicitation={"wait_s": 0}),
         "alone": curious_server(ledger, "--handshake", session="per_call"),
     }
-    return start_worker(servers, settings=SETTINGS, arguments=["-c", "1"])
-
-
-@pytest.fixture(scope="module")
-def table(redis_url: str) -> Iterator[Any]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
-
-
-@pytest.fixture
-def tools(worker: Worker) -> Iterator[ToolExecutor]:
-    with ToolExecutor(timeout_s=TIMEOUT_S, park=True, agent_id="sre") as found:
-        yield found
+    return start_worker(servers, settings=SHORT_LEASE, arguments=["-c", "1"])
 
 
 @pytest.mark.parametrize("server", ["old", "alone"])

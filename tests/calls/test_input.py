@@ -3,12 +3,10 @@
 import asyncio
 import base64
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-import redis
 from celery import chain, chord
 
 from tarsy_tasks import (
@@ -26,23 +24,11 @@ from tarsy_tasks.broker.parked_calls import Decided
 from tarsy_tasks.errors import OutcomeError
 from tarsy_tasks.questions import Answers
 from tests.calls.audit_entries import only_entry
+from tests.calls.waiting_calls import SHORT_LEASE, TIMEOUT_S, curious_server
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger
 from tests.processes import Worker, wait_until
 from tests.servers import curious
-from tests.warm_start import warm_command
-
-TIMEOUT_S = 40
-SETTINGS = 'broker_transport_options = {"visibility_timeout": 2}\n'
-
-
-def curious_server(ledger: Ledger, *options: str, **settings: Any) -> dict[str, Any]:
-    return {**warm_command("-m", curious.__name__, str(ledger.path), *options), **settings}
-
-
-@pytest.fixture(scope="module")
-def ledger(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
-    return Ledger(tmp_path_factory.mktemp("ledger") / "ledger")
 
 
 @pytest.fixture(scope="module")
@@ -52,19 +38,7 @@ def worker(start_worker: StartWorker, ledger: Ledger) -> Worker:
         "hasty": curious_server(ledger, elicitation={"expires_s": 2}),
         "guarded": curious_server(ledger, approval="always"),
     }
-    return start_worker(servers, settings=SETTINGS, arguments=["-c", "2"])
-
-
-@pytest.fixture(scope="module")
-def table(redis_url: str) -> Iterator[Any]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
-
-
-@pytest.fixture
-def tools(worker: Worker) -> Iterator[ToolExecutor]:
-    with ToolExecutor(timeout_s=TIMEOUT_S, park=True, agent_id="sre") as found:
-        yield found
+    return start_worker(servers, settings=SHORT_LEASE, arguments=["-c", "2"])
 
 
 def test_a_call_goes_on_with_its_answer(tools: ToolExecutor, table: Any, ledger: Ledger) -> None:

@@ -1,6 +1,5 @@
 """Calls that wait for input, and lost workers, a Redis that restarts, a server that restarts, agents with users."""
 
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,11 @@ from tarsy_tasks.broker import keys, parked_views
 from tarsy_tasks.broker.acl import AgentUser
 from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.errors import OutcomeError
-from tests.calls.test_approval_faults import SHORT_LEASE, is_up, kill
-from tests.calls.test_input import curious_server
-from tests.conftest import StartWorker
+from tests.calls.waiting_calls import TIMEOUT_S, Start, curious_server, kill, restartable
 from tests.faults.ledger import Ledger
 from tests.processes import Worker, environment_of, wait_until
 from tests.redis_users import url_of
 from tests.valkey import Valkey
-
-TIMEOUT_S = 60
-Start = Callable[..., Worker]
 
 
 @pytest.fixture
@@ -31,23 +25,9 @@ def ledger(tmp_path: Path) -> Ledger:
     return Ledger(tmp_path / "ledger")
 
 
-@pytest.fixture(scope="module")
-def table(redis_url: str) -> Iterator[Any]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
-
-
 @pytest.fixture
-def start(start_worker: StartWorker, ledger: Ledger) -> Iterator[Start]:
-    workers: list[Worker] = []
-
-    def start_one(*options: str, **more: Any) -> Worker:
-        workers.append(start_worker({"shop": curious_server(ledger, *options, **more)}, settings=SHORT_LEASE))
-        return workers[-1]
-
-    yield start_one
-    for worker in workers:
-        kill(worker)
+def start(start_mortal: Start, ledger: Ledger) -> Start:
+    return lambda *options, **more: start_mortal({"shop": curious_server(ledger, *options, **more)})
 
 
 def build_tools(**more: Any) -> ToolExecutor:
@@ -122,24 +102,13 @@ def test_a_question_of_a_harmless_tool_is_asked_again(start: Start, ledger: Ledg
 
 
 def test_questions_outlive_a_restart_of_everything(tmp_path: Path, ledger: Ledger) -> None:
-    count = 20
-    with Valkey(appendonly="yes") as valkey, redis.Redis.from_url(f"{valkey.connection_url}/0") as table:
-        servers = {"shop": curious_server(ledger)}
-        first = Worker(tmp_path / "first", servers, f"{valkey.connection_url}/0", settings=SHORT_LEASE)
-        with first, environment_of(first), build_tools() as tools:
-            first.wait_until_ready()
-            pending = [tools.submit("shop.visit") for _ in range(count)]
-            assert all(each.questions() for each in pending)
-            kill(first)
-            valkey.terminate()
-            valkey.start()
-            wait_until(lambda: is_up(table), "Redis is back")
-            second = Worker(tmp_path / "second", servers, f"{valkey.connection_url}/0", settings=SHORT_LEASE)
-            with second:
-                second.wait_until_ready()
-                for each in pending:
-                    tools.resume(each, "accept")
-                assert {each.result().content for each in pending} == {"accept"}
+    with restartable(tmp_path, {"shop": curious_server(ledger)}) as everything, build_tools() as tools:
+        pending = [tools.submit("shop.visit") for _ in range(20)]
+        assert all(each.questions() for each in pending)
+        everything.restart()
+        for each in pending:
+            tools.resume(each, "accept")
+        assert {each.result().content for each in pending} == {"accept"}
 
 
 def test_a_bound_agent_answers_its_own_calls_only(tmp_path: Path, ledger: Ledger) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.errors import OutcomeError
 from tarsy_tasks.questions import Answers
 from tests.calls.audit_entries import only_entry
-from tests.calls.test_input import SETTINGS, TIMEOUT_S, curious_server
+from tests.calls.waiting_calls import SHORT_LEASE, TIMEOUT_S, curious_server
 from tests.cli.commands import run_command
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger
@@ -28,19 +27,7 @@ from tests.servers import curious
 def worker(start_worker: StartWorker, tmp_path_factory: pytest.TempPathFactory) -> Worker:
     ledger = Ledger(tmp_path_factory.mktemp("ledger") / "ledger")
     servers = {"shop": curious_server(ledger), "old": curious_server(ledger, "--handshake")}
-    return start_worker(servers, settings=SETTINGS, arguments=["-c", "2"])
-
-
-@pytest.fixture(scope="module")
-def table(redis_url: str) -> Iterator[Any]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
-
-
-@pytest.fixture
-def tools(worker: Worker) -> Iterator[ToolExecutor]:
-    with ToolExecutor(timeout_s=TIMEOUT_S, park=True, agent_id="sre") as found:
-        yield found
+    return start_worker(servers, settings=SHORT_LEASE, arguments=["-c", "2"])
 
 
 def run_cli(worker: Worker, *words: str, code: int = 0) -> str:

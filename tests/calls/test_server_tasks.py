@@ -1,30 +1,20 @@
 """Calls that an MCP server answers with a task: they take no slot, and are answered as any other when it is done."""
 
-from collections.abc import Iterator
+import json
 from typing import Any
 
 import pytest
-import redis
 from celery import chain, chord
 
 from tarsy_tasks import ErrorCode, Outcome, ToolExecutor, ToolResult, tool_signature
 from tarsy_tasks.agent.pending_call import PendingCall
 from tarsy_tasks.broker import keys, parked_calls
-from tarsy_tasks.celery_app import build_app
 from tests.calls.audit_entries import only_entry
+from tests.calls.waiting_calls import SHORT_LEASE, TIMEOUT_S, revoke, wait_for_task
+from tests.cli.commands import run_command
 from tests.conftest import StartWorker
 from tests.processes import Worker, wait_until
-from tests.servers.plain_http import serving
-from tests.servers.tasks_http import Task, TasksServer
-
-TIMEOUT_S = 40
-SETTINGS = 'broker_transport_options = {"visibility_timeout": 2}\n'
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[TasksServer]:
-    with serving(TasksServer()) as found:
-        yield found
+from tests.servers.tasks_http import TasksServer
 
 
 @pytest.fixture(scope="module")
@@ -34,29 +24,11 @@ def worker(start_worker: StartWorker, server: TasksServer) -> Worker:
         "hasty": {"url": server.url, "timeouts": {"task_s": 1}},
         "short": {"url": server.url, "timeouts": {"call_s": 1}},
     }
-    return start_worker(servers, settings=SETTINGS, arguments=["-c", "2"])
-
-
-@pytest.fixture(scope="module")
-def table(redis_url: str) -> Iterator[Any]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
-
-
-@pytest.fixture
-def tools(worker: Worker) -> Iterator[ToolExecutor]:
-    with ToolExecutor(timeout_s=TIMEOUT_S, park=True, agent_id="sre") as found:
-        yield found
+    return start_worker(servers, settings=SHORT_LEASE, arguments=["-c", "2"])
 
 
 def build(tools: ToolExecutor, key: str, name: str = "yard.build") -> PendingCall:
     return tools.submit(name, {"key": key})
-
-
-def wait_for_task(server: TasksServer, key: str, gets: int = 1) -> Task:
-    found = wait_until(lambda: server.task_of(key), f"the task of {key}", TIMEOUT_S)
-    wait_until(lambda: found.gets >= gets, f"somebody asks for the task of {key}", TIMEOUT_S)
-    return found
 
 
 def test_a_task_is_answered_like_any_call(tools: ToolExecutor, server: TasksServer, table: Any) -> None:
@@ -124,6 +96,26 @@ def test_status_messages_are_progress(tools: ToolExecutor, server: TasksServer, 
     assert view.message == heard[1]
 
 
+def test_an_operator_sees_calls_with_tasks(worker: Worker, tools: ToolExecutor, server: TasksServer) -> None:
+    pending = build(tools, "listed")
+    task = wait_for_task(server, "listed")
+    task.said = {"status": "working", "statusMessage": "laying bricks"}
+
+    def list_calls(*words: str) -> dict[str, Any]:
+        done = run_command("inbox", "--json", *words, environment=worker.environment)
+        assert done.returncode == 0, done
+        return {each["id"]: each for each in json.loads(done.stdout)["calls"]}
+
+    wait_until(lambda: list_calls("--tasks").get(pending.id, {}).get("message"), "what the server says", TIMEOUT_S)
+    listed = list_calls("--tasks")[pending.id]
+    assert (listed["reason"], listed["tool"], listed["message"]) == ("task", "yard.build", "laying bricks")
+    assert pending.id not in list_calls(), "it waits for no person"
+    assert "laying" in run_command("inbox", "--tasks", environment=worker.environment).stdout
+    task.complete()
+    assert pending.result().outcome is Outcome.OK
+    assert pending.id not in list_calls("--tasks")
+
+
 def test_a_result_is_masked_and_checked(tools: ToolExecutor, server: TasksServer) -> None:
     pending = build(tools, "masked")
     wait_for_task(server, "masked").complete("password: hunter2-hunter2")
@@ -160,9 +152,7 @@ def test_a_cancelled_call_cancels_its_task(tools: ToolExecutor, server: TasksSer
 def test_a_revoked_call_cancels_its_task(worker: Worker, server: TasksServer, table: Any) -> None:
     sent = tool_signature("yard.build", {"key": "revoked"}, park=True).delay()
     task = wait_for_task(server, "revoked")
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("TARSY_REDIS_URL", worker.environment["TARSY_REDIS_URL"])
-        build_app({}).control.revoke(sent.id)
+    revoke(worker, sent.id)
     wait_until(lambda: sent.state == "REVOKED", "Celery knows", TIMEOUT_S)
     assert task.cancels == 1
     assert only_entry(table, sent.id).outcome == "cancelled"

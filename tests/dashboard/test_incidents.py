@@ -3,12 +3,13 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-import redis
 
 from tarsy_tasks.broker.parked_views import TASK
 from tarsy_tasks.outcomes import ErrorCode, Outcome
+from tarsy_tasks.questions import INPUT_REQUIRED
 from tarsy_tasks.telemetry.audit import AuditEntry
 from tests.chromium import Browser, Page
 from tests.dashboard.conftest import StartFlower, wait_on, wait_until_loaded
@@ -61,25 +62,24 @@ CONTRASTS = (Path(__file__).parent / "contrast.js").read_text()
 
 
 @pytest.fixture(scope="module")
-def digest(redis_url: str) -> Iterator[str]:
+def digest(table: Any) -> Iterator[str]:
     """The state of all servers; the digest of the changed tools of one."""
-    with redis.Redis.from_url(redis_url) as client:
-        client.flushall()  # workers of other modules count calls, too
-        write_fleet(client, FLEET)
-        first, *_ = write_calls(client, FLEET, 120)
-        write_alerts(client, "k8s", ["unhealthy", "healthy", "unhealthy"], "<b>no module express</b>")
-        write_dead_letter(client, DEAD, first)
-        write_dead_letter(client, UNREADABLE, AuditEntry(at=1, outcome=Outcome.UNKNOWN, error="It cannot be read."))
-        write_parked(client, PARKED, agent_id="sre")
-        write_parked(client, WITH_TASK, reason=TASK, message="<b>step 3</b>")
-        write_parked(client, ASKING, reason="input", questions=[QUESTION])
-        write_limits(client, "desk", "<b>sre</b>")
-        write_redelivered(client, REDELIVERED, first, "worker@<b>lost</b>")
-        for is_kept, task_id in CUT.items():
-            write_cut(client, task_id, first, is_kept=is_kept)
-        write_lines(client, "k8s", ["starting <b>soon</b>", "Error: no module express"])
-        yield change_tools(client, "desk")
-        client.flushall()
+    table.flushall()  # workers of other modules count calls, too
+    write_fleet(table, FLEET)
+    first, *_ = write_calls(table, FLEET, 120)
+    write_alerts(table, "k8s", ["unhealthy", "healthy", "unhealthy"], "<b>no module express</b>")
+    write_dead_letter(table, DEAD, first)
+    write_dead_letter(table, UNREADABLE, AuditEntry(at=1, outcome=Outcome.UNKNOWN, error="It cannot be read."))
+    write_parked(table, PARKED, agent_id="sre")
+    write_parked(table, WITH_TASK, reason=TASK, message="<b>step 3</b>", server="k8s")
+    write_parked(table, ASKING, reason=INPUT_REQUIRED, questions=[QUESTION])
+    write_limits(table, "desk", "<b>sre</b>")
+    write_redelivered(table, REDELIVERED, first, "worker@<b>lost</b>")
+    for is_kept, task_id in CUT.items():
+        write_cut(table, task_id, first, is_kept=is_kept)
+    write_lines(table, "k8s", ["starting <b>soon</b>", "Error: no module express"])
+    yield change_tools(table, "desk")
+    table.flushall()
 
 
 @pytest.fixture(scope="module")
@@ -93,11 +93,10 @@ def open_details(page: Page) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _workers_report(redis_url: str, flower: Flower) -> None:
+def _workers_report(table: Any, flower: Flower) -> None:
     """What workers write again and again, and what expires when they do not."""
-    with redis.Redis.from_url(redis_url) as client:
-        write_health(client, FLEET)
-        write_running(client, [(RUNNING, "desk", "wait")])
+    write_health(table, FLEET)
+    write_running(table, [(RUNNING, "desk", "wait")])
 
 
 def test_tool_errors_and_failures_have_a_number_and_colour_each(flower: Flower, open_page: OpenPage) -> None:
@@ -168,9 +167,8 @@ def test_who_sent_a_call_and_its_priority_are_shown(flower: Flower, open_page: O
     assert page.locator(".mcp-calls [data-label='Agent, run']").inner_text().endswith("by ops interactive")
 
 
-def test_the_id_of_a_call_leads_nowhere_else(redis_url: str, flower: Flower, open_page: OpenPage) -> None:
-    with redis.Redis.from_url(redis_url) as client:
-        write_running(client, [("../../servers/k8s/refresh", "desk", "wait")])
+def test_the_id_of_a_call_leads_nowhere_else(table: Any, flower: Flower, open_page: OpenPage) -> None:
+    write_running(table, [("../../servers/k8s/refresh", "desk", "wait")])
     page = open_page(f"{flower.url}/mcp/servers/desk")
     link = page.locator("a[href*='refresh']").get_attribute("href") or ""
     assert link == "/mcp/calls/..%2F..%2Fservers%2Fk8s%2Frefresh"
@@ -286,16 +284,19 @@ def test_a_call_that_waits_for_a_person_says_so(flower: Flower, open_page: OpenP
 
 
 def test_a_call_that_waits_for_its_server_says_so(flower: Flower, open_page: OpenPage) -> None:
-    page = open_page(f"{flower.url}/mcp/calls/{WITH_TASK}")
+    page = open_page(f"{flower.url}/mcp/inbox")
+    row = page.locator(f"#task-{WITH_TASK}")
+    assert "the server is unhealthy" in row.inner_text()
+    assert row.locator(f"[data-copy='celery -A tarsy_tasks control revoke {WITH_TASK}']").count() == 1
+    row.get_by_role("link").click()
     shown = page.locator(".alert-info").inner_text()
     assert "It waits for its task in the MCP server" in shown
     assert "The server last said: <b>step 3</b>" in shown
-    assert page.get_by_role("link", name="inbox").count() == 1, "that of the pages"
     assert page.request.get(f"{flower.url}/mcp/inbox/{WITH_TASK}").status == 404, "people decide nothing of it"
     page.goto(f"{flower.url}/mcp/calls/{ASKING}")
     assert "a person to answer what the MCP server asks" in page.locator(".alert-info").inner_text()
-    page.get_by_role("link", name="Show it in the inbox").click()
-    page.get_by_role("heading", name="confirm").wait_for()
+    page.get_by_role("link", name="Answer it").click()
+    page.get_by_role("button", name="Send answer").wait_for()
 
 
 def test_limits_are_shown_with_units(flower: Flower, open_page: OpenPage) -> None:
@@ -307,10 +308,9 @@ def test_limits_are_shown_with_units(flower: Flower, open_page: OpenPage) -> Non
     assert quota.locator("[data-label='Used now']").inner_text() == "<b>sre</b>: 1.23 MB of 50 MB today"
 
 
-def test_a_server_of_no_worker_says_what_to_do(redis_url: str, flower: Flower, open_page: OpenPage) -> None:
-    with redis.Redis.from_url(redis_url) as client:
-        for key in client.scan_iter("tarsy:health*"):
-            client.delete(key)
+def test_a_server_of_no_worker_says_what_to_do(table: Any, flower: Flower, open_page: OpenPage) -> None:
+    for key in table.scan_iter("tarsy:health*"):
+        table.delete(key)
     page = open_page(f"{flower.url}/mcp/servers/desk")
     wait_on(page, page.get_by_text("What to do: Start a worker").count, "the server is unknown")
 

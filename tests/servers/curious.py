@@ -4,16 +4,13 @@
 done its work. `order` asks the same in both eras; the other tools but `visit_old` ask in the 2026 era only.
 """
 
-import argparse
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
-import anyio
-import uvicorn
 from mcp.server.elicitation import ElicitationResult
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.resolve import Elicit, Resolve
-from mcp.server.stdio import stdio_server
 from mcp_types import (
     CreateMessageRequest,
     CreateMessageRequestParams,
@@ -27,10 +24,25 @@ from mcp_types import (
 )
 from pydantic import BaseModel, Field
 
-from tests.servers.either_era import refuse_new_era, serve_handshake
+from tests.servers.either_era import build_parser, serve
 
 SECRET_STATE = "state-of-the-server-alone"
 READ_ONLY = ToolAnnotations(read_only_hint=True)
+
+
+EVERYTHING: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "title": "Full name", "minLength": 2, "description": "As in your passport."},
+        "weight": {"type": "number", "minimum": 1},
+        "email": {"type": "string", "format": "email"},
+        "member": {"type": "boolean", "default": True},
+        "size": {"type": "string", "enum": ["s", "m"], "enumNames": ["small", "medium"]},
+        "color": {"oneOf": [{"const": "#f00", "title": "Red"}, {"const": "#0f0", "title": "Green"}]},
+        "days": {"type": "array", "items": {"type": "string", "enum": ["sat", "sun"]}, "minItems": 1},
+    },
+    "required": ["name"],
+}
 
 
 class Size(BaseModel):
@@ -116,7 +128,17 @@ def build(ledger: Path) -> MCPServer:
         """Ask for a secret."""
         if (answer := content_of(context, "login")) is not None:
             return str(sorted(answer))
-        return InputRequiredResult(input_requests={"login": form("Log in.", password={"type": "string"})})
+        return InputRequiredResult(
+            input_requests={"login": form("Log in.", password={"type": "string", "minLength": 8})}
+        )
+
+    @server.tool()
+    async def enroll(context: Context) -> str | InputRequiredResult:
+        """Ask for a field of each kind, of which only `name` has to be there."""
+        if (answer := content_of(context, "enroll")) is not None:
+            return json.dumps(answer, sort_keys=True)
+        params = ElicitRequestFormParams(message="Who are you?", requested_schema=EVERYTHING)
+        return InputRequiredResult(input_requests={"enroll": ElicitRequest(params=params)})
 
     @server.tool()
     async def sample() -> str | InputRequiredResult:
@@ -147,20 +169,9 @@ def build(ledger: Path) -> MCPServer:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("ledger", type=Path)
-    parser.add_argument("--handshake", action="store_true")
-    parser.add_argument("--http", type=int)
+    parser = build_parser(__doc__)
     options = parser.parse_args()
-    server = build(options.ledger)
-    if options.http is not None:
-        app = server.streamable_http_app()
-        served = refuse_new_era(app) if options.handshake else app
-        uvicorn.run(served, host="127.0.0.1", port=options.http, log_level="warning", timeout_graceful_shutdown=1)
-    elif options.handshake:
-        anyio.run(serve_handshake, server, stdio_server())
-    else:
-        server.run("stdio")
+    serve(build(options.ledger), options)
 
 
 if __name__ == "__main__":

@@ -146,6 +146,27 @@ def refuse_new_era(app: ASGIApp) -> ASGIApp:
     return wrapped
 
 
+def build_parser(description: str | None) -> argparse.ArgumentParser:
+    """The options of a server with a ledger, in either era."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("ledger", type=Path)
+    parser.add_argument("--handshake", action="store_true")
+    parser.add_argument("--http", type=int)
+    return parser
+
+
+def serve(server: MCPServer, options: argparse.Namespace) -> None:
+    """Over Streamable HTTP, or without a port over stdio."""
+    if options.http is not None:
+        app = server.streamable_http_app()
+        served = refuse_new_era(app) if options.handshake else app
+        uvicorn.run(served, host="127.0.0.1", port=options.http, log_level="warning", timeout_graceful_shutdown=1)
+    elif options.handshake:
+        anyio.run(serve_handshake, server, stdio_server())
+    else:
+        server.run("stdio")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--handshake", action="store_true")

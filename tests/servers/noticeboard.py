@@ -5,18 +5,15 @@ The tool `pin` changes the text of a notice and notifies its subscribers; `pin_p
 changed; `add` adds one, which changes the list. `ask_back` asks the client for a sampling and for its roots.
 """
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any
 
 import anyio
-import uvicorn
 from mcp import MCPError
 from mcp.server.caching import CacheHint
 from mcp.server.lowlevel.server import NotificationOptions
 from mcp.server.mcpserver import Context, MCPServer
-from mcp.server.stdio import stdio_server
 from mcp_types import (
     INVALID_PARAMS,
     EmptyResult,
@@ -29,7 +26,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
-from tests.servers.either_era import refuse_new_era, serve_handshake
+from tests.servers.either_era import build_parser, serve
 
 NOTICE = "notice://board/today"
 SECRET = "password: hunter2hunter2"
@@ -135,22 +132,10 @@ def build_server(board: Board, ttl_ms: int | None) -> MCPServer:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("ledger", type=Path)
-    parser.add_argument("--handshake", action="store_true")
-    parser.add_argument("--http", type=int)
+    parser = build_parser(__doc__)
     parser.add_argument("--ttl-ms", type=int)
     options = parser.parse_args()
-    board = Board(options.ledger)
-    server = build_server(board, options.ttl_ms)
-    if options.http is not None:
-        app = server.streamable_http_app()
-        app = refuse_new_era(app) if options.handshake else app
-        uvicorn.run(app, host="127.0.0.1", port=options.http, log_level="warning", timeout_graceful_shutdown=1)
-    elif options.handshake:
-        anyio.run(serve_handshake, server, stdio_server())
-    else:
-        server.run("stdio")
+    serve(build_server(Board(options.ledger), options.ttl_ms), options)
 
 
 if __name__ == "__main__":

@@ -58,6 +58,7 @@ class TasksServer(PlainServer):
     names: The `Mcp-Name` headers of requests about tasks.
     is_down: It refuses every request; `refused` counts them.
     is_forgetful: It knows no task any more.
+    goes_on: While it is not set, requests for tasks get no answer; `held` has the tasks that were asked for.
     """
 
     def __init__(self, port: int = 0) -> None:
@@ -73,6 +74,9 @@ class TasksServer(PlainServer):
         self.is_down = False
         self.refused = 0
         self.is_forgetful = False
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+        self.held: set[str] = set()
 
     def wait_if_held(self, task_id: str) -> None:
         """Keep the answer to a request for a task that is held, after the first time that it was done."""
@@ -101,6 +105,9 @@ class _Handler(PlainHandler):
             with self.server.lock:
                 answer = self.answer(request["method"], request.get("params", {}))
             if request["method"] == "tasks/get":
+                if not self.server.goes_on.is_set():
+                    self.server.held.add(request["params"]["taskId"])
+                    self.server.goes_on.wait()
                 self.server.wait_if_held(request["params"]["taskId"])
             self.reply_json({"id": request["id"], **answer})
 

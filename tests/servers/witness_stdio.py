@@ -168,7 +168,7 @@ class Server:
             sys.stdout.buffer.flush()
 
 
-def main() -> None:
+def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("ledger")
     parser.add_argument("--probe", choices=["answers", "refused", "kills", "ignored"], default="answers")
@@ -178,7 +178,11 @@ def main() -> None:
     parser.add_argument("--lingers", action="store_true", help="neither a closed stdin nor SIGTERM ends it")
     parser.add_argument("--mute", type=int, default=0, help="which process of the ledger answers nothing, from 2 on")
     parser.add_argument("--stops-reading", action="store_true", help="read nothing after tools/list, once")
-    options = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    options = build_parser().parse_args()
     signal.signal(signal.SIGUSR1, lambda *_: os.close(1))
     signal.signal(signal.SIGUSR2, lambda *_: os._exit(0))
     if options.lingers:

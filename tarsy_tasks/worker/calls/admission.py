@@ -5,6 +5,7 @@ in `guard`.
 """
 
 import time
+from contextlib import suppress
 from typing import TypeGuard
 
 from redis.exceptions import RedisError
@@ -12,6 +13,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.parked_calls import ParkedRecord
+from tarsy_tasks.broker.parked_states import forget_state
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import Ending, Proceed, Stage
 from tarsy_tasks.outcomes import ErrorCode
@@ -73,6 +75,9 @@ class Deadline:
                 if _was_asked(call.parked):
                     call.sent_round = await find_round(self._context, call, call.parked)
         parked = call.parked
+        if parked is not None and self._context.has_results_elsewhere:
+            with suppress(RedisError, OSError):  # its answer takes that place
+                await forget_state.run_async(self._context.results, tag=call.id)
         if parked is not None and parked.task:
             resume_task(self._context, call, parked)
             until = max(parked.until, parked.task_until, parked.resumed_at or 0.0)

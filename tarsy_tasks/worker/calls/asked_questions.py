@@ -13,8 +13,7 @@ from urllib.parse import urlsplit
 from mcp_types import ElicitRequestURLParams
 
 from tarsy_tasks.errors import CallError
-from tarsy_tasks.input_answers import AskedQuestion
-from tarsy_tasks.masking.names import rate_name
+from tarsy_tasks.input_answers import AskedQuestion, names_secret
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.questions import InputQuestion
 from tarsy_tasks.worker.calls.running_call import RunningCall
@@ -110,19 +109,13 @@ def _read_one(
 def _warn_of_form(schema: Mapping[str, Any]) -> str:
     found: Any = schema.get("properties")
     fields = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-    secrets = [name[:_NAME_CHARS] for name, field in fields.items() if _names_secret(name, field)]
+    secrets = [name[:_NAME_CHARS] for name, field in fields.items() if names_secret(name, field)]
     if not secrets:
         return ""
     return (
         f"This form asks for what looks like a secret ({', '.join(secrets)}). MCP does not allow that: do not answer "
         "it unless you know why the server needs it. What you answer passes Redis and the server."
     )
-
-
-def _names_secret(name: str, field: Any) -> bool:
-    about = cast("dict[str, Any]", field) if isinstance(field, dict) else {}
-    names = [each for each in (name, about.get("title")) if isinstance(each, str)]
-    return about.get("format") == "password" or any(rate_name(each) is not None for each in names)
 
 
 def _warn_of_url(url: str) -> str:

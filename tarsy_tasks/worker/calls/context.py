@@ -82,3 +82,8 @@ class WorkerContext:
     asking: AskingConnections | None = None
     consume_own: Callable[[str], bool] = lambda _: False
     taking_since: float = float("inf")
+
+    @property
+    def has_results_elsewhere(self) -> bool:
+        """Whether results are in another Redis than calls, so that no script reaches both."""
+        return self.results is not self.in_flight.exchange

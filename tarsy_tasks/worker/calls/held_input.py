@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.deliveries import as_text
 from tarsy_tasks.broker.input_rounds import InputRound, hold, let_go
+from tarsy_tasks.broker.parked_states import announce, forget_state, store_state
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.input_answers import dump_asked
 from tarsy_tasks.interceptors import Parked
@@ -106,6 +107,9 @@ class HeldInput:
             return ElicitResult(action="cancel")
         parking = build_parking(self._context, call, parked, holds_session=True)
         try:
+            if parking.state_elsewhere:
+                state, until = parking.state_elsewhere, parking.until
+                await store_state.run_async(self._context.results, tag=call.id, state=state, ends_at=until)
             is_held = await hold.run_async(
                 exchange,
                 tag=call.id,
@@ -117,6 +121,8 @@ class HeldInput:
             )
             if not is_held:
                 return ElicitResult(action="cancel")
+            if parking.state_elsewhere:
+                await self._context.results.execute(*announce(parking, call.id, call.queue))
             if self._context.reporting is not None:
                 self._context.reporting.report_parked(call.id, parking)
             while not self._over.is_set():
@@ -144,3 +150,5 @@ class HeldInput:
         """Nobody is to answer any more what no session waits for."""
         with suppress(RedisError, OSError):  # then it expires
             await let_go.run_async(self._context.in_flight.exchange, tag=self._call.id, digest=digest)
+            if self._context.has_results_elsewhere:
+                await forget_state.run_async(self._context.results, tag=self._call.id)

@@ -72,18 +72,20 @@ def build_parking(context: WorkerContext, call: RunningCall, parked: Parked, *, 
         record["principal"] = call.principal
     if parked.reason != APPROVAL and (approved := approval_of(before)) is not None and approved.decision == "approved":
         record |= {"approved": approved.digest, "approved_by": approved.by}
-    state = _state_of(context, call, parked, now, until, holds_session=holds_session) if call.info.park else ""
+    state = _state_of(call, parked, now, until, holds_session=holds_session) if call.info.park else ""
     polled = keys.polled_key(call.server) if "task" in parked.keeps else ""
     unbegun_by = call.owner if parked.reason == INPUT_REQUIRED else ""
+    here, elsewhere = (state, "") if not context.has_results_elsewhere else ("", state)
     return Parking(
         record,
         until,
-        state,
+        here,
         polled,
         parked.poll_s,
         dict(parked.input_round),
         unbegun_by,
         context.settings.parked_calls,
+        elsewhere,
     )
 
 
@@ -158,13 +160,8 @@ def approval_of(record: ParkedRecord | None) -> ParkedRecord | None:
     return replace(record, reason=APPROVAL, digest=record.approved, decision="approved", by=record.approved_by, why="")
 
 
-def _state_of(
-    context: WorkerContext, call: RunningCall, parked: Parked, now: float, until: float, *, holds_session: bool
-) -> str:
-    """The state of the task, as Celery's result backend writes it. Empty if results are in another Redis: the script
-    that parks a call does not reach that one."""
-    if context.results is not context.in_flight.exchange:
-        return ""
+def _state_of(call: RunningCall, parked: Parked, now: float, until: float, *, holds_session: bool) -> str:
+    """The state of the task, as Celery's result backend writes it."""
     text = _TEXTS[parked.reason].format(server=call.server, tool=call.tool)
     found = ParkedCall(
         reason=parked.reason,

@@ -8,7 +8,7 @@ plain_messages, plain_calls   which messages are plain calls, and running them
 consumer, request, request_sets, task_events, task_signals   the way of all other messages, through Celery
 lease              renews leases, says that the worker is alive, and searches for the calls of lost workers
 cancellation       notices that an agent has cancelled a call
-task_poller        asks servers about the tasks that parked calls wait for
+task_poller, revocations   asks servers about the tasks that parked calls wait for; which of them were revoked
 resource_changes   drops what servers report as changed from the cache of answers
 canvas_limits      what may follow a call of a bound agent
 reload, generation, server_changes, policy_terms   a new configuration while the worker runs

@@ -6,15 +6,22 @@ progress. What takes longer continues, and `mcp_sessions` shows the result.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+import json
+import logging
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from celery.worker.control import Panel
 
 from tarsy_tasks.broker import keys, parked_calls, parked_views
+from tarsy_tasks.broker.deliveries import as_text
+from tarsy_tasks.broker.input_rounds import Answered, InputRound, give_answers
 from tarsy_tasks.broker.parked_calls import Decided
 from tarsy_tasks.catalogue import approve_tools, read_catalogue
 from tarsy_tasks.errors import NoSessionError
+from tarsy_tasks.input_answers import UnfitAnswerError, load_asked, read_answers
+from tarsy_tasks.questions import INPUT_REQUIRED
 from tarsy_tasks.telemetry.decision_texts import DONE, LONGEST_NAME, LONGEST_WHY
 
 if TYPE_CHECKING:
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 _WAIT_S = 0.5
+_NO_NAME = "name the person who decides"
 
 Reply = dict[str, Any]
 
@@ -41,6 +49,8 @@ def register() -> None:
     Panel.register(mcp_refresh, **one_server)
     Panel.register(active_queues, type="inspect")
     Panel.register(mcp_decide, type="control", visible=False)  # for the dashboard; people have `approve` and `deny`
+    Panel.register(mcp_answer, type="control", visible=False)  # the same; people have `answer`
+    logging.getLogger("kombu.pidbox").addFilter(_hide_answers)
     Panel.register(mcp_approve, type="control", args=[("server", str), ("listing", str)], signature="SERVER LISTING")
 
 
@@ -123,19 +133,66 @@ def mcp_decide(
     state: Any, call: str = "", digest: str = "", approve: bool = False, by: str = "", why: str = "", **_: Any
 ) -> Reply:
     """Approve or deny a parked call as the dashboard showed it, on behalf of the person who is named."""
-    if not (isinstance(by, str) and by.strip() and isinstance(why, str)):  # pyright: ignore[reportUnnecessaryIsInstance]
-        return {"error": "name the person who decides"}
+    if not (_is_name(by) and isinstance(why, str)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return {"error": _NO_NAME}
     try:
-        with state.app.pool.acquire(block=True) as connection:
-            redis: Any = connection.default_channel.client
+        with _redis(state) as redis:
             view = parked_views.load(redis, call)
             if view is None or view.digest != digest:
                 return {"ok": {"done": False, "result": Decided.UNKNOWN if view is None else Decided.CHANGED}}
-            by, why = " ".join(by.split())[:LONGEST_NAME], " ".join(why.split())[:LONGEST_WHY]
+            by, why = _clean_name(by), " ".join(why.split())[:LONGEST_WHY]
             decided = parked_calls.decide(redis, view, is_approved=approve is True, by=by, why=why)
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
     return {"ok": {"done": decided in DONE, "result": decided}}
+
+
+def mcp_answer(state: Any, call: str = "", digest: str = "", answers: Any = None, by: str = "", **_: Any) -> Reply:
+    """Answer what the server of a parked call asks, as the dashboard showed it, on behalf of the person who is named.
+    What does not fit is not passed on, and `unfit` of the reply says why."""
+    if not _is_name(by):
+        return {"error": _NO_NAME}
+    try:
+        with _redis(state) as redis:
+            view = parked_views.load(redis, call)
+            kept = InputRound.read(redis.hmget(keys.input_key(call), *InputRound.FIELDS))
+            if view is None or view.reason != INPUT_REQUIRED or kept is None:
+                return {"ok": {"done": False, "result": Answered.UNKNOWN}}
+            if view.digest != digest:
+                return {"ok": {"done": False, "result": Answered.CHANGED}}
+            connection = _connections(state).get(str(view.about.get("server")))
+            if connection is None:
+                return {"error": "this worker does not serve the MCP server of the call"}
+            try:
+                sent = read_answers(load_asked(kept.asked), answers)
+            except UnfitAnswerError as error:
+                return {"ok": {"done": False, "unfit": connection.masker.mask(str(error))}}
+            text = json.dumps(sent, ensure_ascii=False, separators=(",", ":"))
+            giving = give_answers.command(tag=call, digest=digest, answers=text, by=_clean_name(by))
+            answered = Answered(as_text(redis.execute_command(*giving)))
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    return {"ok": {"done": answered is Answered.ANSWERED, "result": answered}}
+
+
+def _hide_answers(record: logging.LogRecord) -> bool:
+    """With the level DEBUG, kombu logs each command with its arguments: answers of people are in no log."""
+    return f"{mcp_answer.__name__}(" not in record.getMessage()
+
+
+def _is_name(by: Any) -> bool:
+    return isinstance(by, str) and bool(by.strip())
+
+
+def _clean_name(by: str) -> str:
+    return " ".join(by.split())[:LONGEST_NAME]
+
+
+@contextmanager
+def _redis(state: Any) -> Generator[Any]:
+    """A client of the broker."""
+    with state.app.pool.acquire(block=True) as connection:
+        yield connection.default_channel.client
 
 
 def _run(state: Any, server: Any, act: Callable[["ServerConnection"], Coroutine[Any, Any, Reply]]) -> Reply:

@@ -5,16 +5,19 @@ Owns the overrides of Celery's `Request`; everything else is stock.
 
 import logging
 import threading
+from collections.abc import Sequence
 from typing import Any, cast
 
 from celery.exceptions import InvalidTaskError
 from celery.worker.request import Request
 from kombu.exceptions import KombuError
+from redis.exceptions import RedisError
 
 from tarsy_tasks.broker.confinement import confined_to
 from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.broker.parked_calls import Parking
+from tarsy_tasks.broker.parked_states import announce, store_state
 from tarsy_tasks.broker.parked_views import TASK
 from tarsy_tasks.broker.task_names import CALLS
 from tarsy_tasks.worker.calls.context import WorkerContext
@@ -99,14 +102,28 @@ class CallRequest(Request):
     def reject(self, requeue: bool = False) -> None:
         """Once, as `acknowledge`."""
         if self._is_mine_to_end():
-            self._on_reject(logger, self._connection_errors, requeue)
             delivery: Delivery | None = self._request_dict.get("delivery")
-            if delivery is None or delivery.parking is None:
+            parking = delivery.parking if delivery is not None else None
+            if parking is not None and parking.state_elsewhere:
+                state, until = parking.state_elsewhere, parking.until
+                self._write_elsewhere(store_state.command(tag=self.id, state=state, ends_at=until))
+            self._on_reject(logger, self._connection_errors, requeue)
+            if delivery is None or parking is None:
                 self.send_event("task-rejected", requeue=requeue)
             else:
-                self._report_parked(delivery.parking)
+                self._report_parked(parking, delivery.queue)
 
-    def _report_parked(self, parking: Parking) -> None:
+    def _write_elsewhere(self, *commands: Sequence[Any]) -> None:
+        """Into the Redis of results, which is not that of calls. The call is parked also without."""
+        try:
+            for command in commands:
+                self._app.backend.client.execute_command(*command)
+        except (RedisError, OSError) as error:
+            logger.warning("the agent of call %s may not hear that it is parked: %s", self.id, error)
+
+    def _report_parked(self, parking: Parking, queue: str) -> None:
+        if parking.state_elsewhere:
+            self._write_elsewhere(*announce(parking, self.id, queue))
         self.send_event("task-parked", until=parking.until)  # Celery makes a state of it: PARKED
         context: WorkerContext = self._app.worker_context
         if context.reporting is not None and parking.record["reason"] != TASK:

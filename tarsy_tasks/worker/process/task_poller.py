@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 
-from celery.worker import state as worker_state
 from mcp import MCPError
 from pydantic import ValidationError
 from redis.exceptions import RedisError, ResponseError
@@ -29,6 +28,7 @@ from tarsy_tasks.questions import INPUT_REQUIRED
 from tarsy_tasks.telemetry.outage_log import OutageLog
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.event_feed import EventFeed
+from tarsy_tasks.worker.process.revocations import Revocations
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 from tarsy_tasks.worker.sessions.recovery import Executed, classify_error, pause_of
 from tarsy_tasks.worker.sessions.server_tasks import TaskState, cancel_task, get_task, is_final
@@ -62,7 +62,7 @@ class TaskPoller:
         """By server and place."""
         self._asked: list[Asked] = []
         self._settling: asyncio.Task[None] | None = None
-        self._revoked: set[str] = set()
+        self._revocations = Revocations()
         self._refusals = OutageLog(logger, "tasks of MCP servers cannot be asked about, because Redis refuses it")
 
     async def run(self) -> None:
@@ -89,9 +89,9 @@ class TaskPoller:
         context = self._context
         servers = [*context.connections]
         exchange, worker = context.in_flight.exchange, (context.instance, context.lease_s)
-        if revoked := self._newly_revoked():
+        if revoked := self._revocations.take():
             self._ask_all(await take_revoked(exchange, revoked, servers, *worker))
-            self._revoked |= revoked
+        self._revocations.confirm()
         asked = Counter(server for server, _ in self._asking)
         free = {server: _MOST_ASKED - asked[server] for server in servers if asked[server] < _MOST_ASKED}
         if not free:
@@ -100,12 +100,6 @@ class TaskPoller:
         self._ask_all(found)
         # What is due and was not taken is that of another worker.
         return next_s if found or next_s is None or next_s > 0 else None
-
-    def _newly_revoked(self) -> set[str]:
-        """Ids of tasks that somebody has revoked since the last look."""
-        now: set[str] = {each for each in worker_state.revoked if isinstance(each, str)}
-        self._revoked &= now
-        return now - self._revoked
 
     def _ask_all(self, found: Iterable[DueTask]) -> None:
         for due in found:

@@ -1,0 +1,46 @@
+"""The state of a parked call, if results are in another Redis than calls.
+
+Owns the steps there. In one Redis the script that parks a call stores its state, too. In another one it is stored
+first, while nobody else can answer the call; and announced afterwards, so that an agent that hears of it finds the
+call parked. An answer that is stored already stays.
+"""
+
+from typing import Any
+
+from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.parked_calls import KEPT_S, Parking
+from tarsy_tasks.broker.script import NOW, constants, script
+from tarsy_tasks.broker.steps import KEYS
+
+__all__ = ["announce", "forget_state", "store_state"]
+
+_IS_PARKED = r"""
+    local function is_parked()
+        return string.find(redis.call('GETRANGE', stored_result, 0, 30), '"status": "PARKED"', 1, true) ~= nil
+    end
+    """
+
+
+@script(
+    constants(kept_s=KEPT_S),
+    NOW,
+    _IS_PARKED,
+    r"""
+    if redis.call('EXISTS', stored_result) == 1 and not is_parked() then return end
+    redis.call('SET', stored_result, state, 'EX', math.ceil(math.max(0, ends_at - now)) + kept_s)
+    """,
+    known=KEYS,
+    grows=True,
+)
+def store_state(*, tag: str, state: str, ends_at: float) -> None: ...
+
+
+# The call goes on, and what it waited for is over.
+@script(_IS_PARKED, "if is_parked() then redis.call('DEL', stored_result) end", known=KEYS)
+def forget_state(*, tag: str) -> None: ...
+
+
+def announce(parking: Parking, tag: str, queue: str) -> list[tuple[Any, ...]]:
+    """The commands that tell those who wait for a call that it is parked."""
+    channels = (keys.result_key(tag), keys.reply_channel(tag, keys.agent_of_queue(queue)))
+    return [("PUBLISH", channel, parking.state_elsewhere) for channel in channels]
