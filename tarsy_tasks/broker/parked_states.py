@@ -35,9 +35,16 @@ _IS_PARKED = r"""
 def store_state(*, tag: str, state: str, ends_at: float) -> None: ...
 
 
-# The call goes on, and what it waited for is over.
-@script(_IS_PARKED, "if is_parked() then redis.call('DEL', stored_result) end", known=KEYS)
-def forget_state(*, tag: str) -> None: ...
+# What the call waited for is over: that of this digest, or any if it is empty. The call may wait for the next thing.
+@script(
+    _IS_PARKED,
+    r"""
+    local function is_of_digest() return string.find(redis.call('GET', stored_result), digest, 1, true) end
+    if is_parked() and (digest == '' or is_of_digest()) then redis.call('DEL', stored_result) end
+    """,
+    known=KEYS,
+)
+def forget_state(*, tag: str, digest: str) -> None: ...
 
 
 def announce(parking: Parking, tag: str, queue: str) -> list[tuple[Any, ...]]:

@@ -77,7 +77,7 @@ class Deadline:
         parked = call.parked
         if parked is not None and self._context.has_results_elsewhere:
             with suppress(RedisError, OSError):  # its answer takes that place
-                await forget_state.run_async(self._context.results, tag=call.id)
+                await forget_state.run_async(self._context.results, tag=call.id, digest="")
         if parked is not None and parked.task:
             resume_task(self._context, call, parked)
             until = max(parked.until, parked.task_until, parked.resumed_at or 0.0)

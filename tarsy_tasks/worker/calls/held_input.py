@@ -151,4 +151,4 @@ class HeldInput:
         with suppress(RedisError, OSError):  # then it expires
             await let_go.run_async(self._context.in_flight.exchange, tag=self._call.id, digest=digest)
             if self._context.has_results_elsewhere:
-                await forget_state.run_async(self._context.results, tag=self._call.id)
+                await forget_state.run_async(self._context.results, tag=self._call.id, digest=digest)

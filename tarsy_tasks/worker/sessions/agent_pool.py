@@ -142,6 +142,8 @@ class AgentPool(Generic[C]):
                 raise self._too_many_watch()
             if lent is None or not self._is_fresh(lent):
                 lent = await self._find(agent, for_watch=True)
+                if not lent.watchers and self._count_watched() >= self._most_watched:  # others began meanwhile
+                    raise self._too_many_watch()
             lent.watchers += 1
         try:
             yield lent.connection

@@ -16,7 +16,7 @@ from tarsy_tasks.worker.sessions.opening import SessionContext
 __all__ = ["AskingConnections"]
 
 _MOST_IN_LINE = 100
-"""So many calls wait in this worker until it is their turn to be asked; further ones come again."""
+"""So many calls of a server wait in this worker until it is their turn to be asked; further ones come again."""
 
 
 class Slots(Protocol):
@@ -67,7 +67,7 @@ class AskingConnections:
         if asking is None:
             asking = self._by_server[name] = AskingConnection(shared, self._sessions)
         if not asking.is_free:
-            if sum(each.waiting for each in self._by_server.values()) >= _MOST_IN_LINE:
+            if asking.waiting >= _MOST_IN_LINE:
                 yield None
                 return
             self.slots.leave(queue)
