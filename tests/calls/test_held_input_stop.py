@@ -1,24 +1,16 @@
 """A worker that is stopped while sessions wait for input: what their callers learn, and what is asked again."""
 
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
 
 from tarsy_tasks import ErrorCode, Outcome, ToolExecutor
 from tarsy_tasks.broker import parked_views
-from tests.calls.test_input import SETTINGS, TIMEOUT_S, curious_server
+from tests.calls.waiting_calls import SHORT_LEASE, TIMEOUT_S, curious_server
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger
 from tests.processes import wait_until
-
-
-@pytest.fixture(scope="module")
-def table(redis_url: str) -> Iterator[Any]:
-    with redis.Redis.from_url(redis_url) as client:
-        yield client
 
 
 def test_a_stopped_worker_says_what_became_of_its_questions(
@@ -28,13 +20,13 @@ def test_a_stopped_worker_says_what_became_of_its_questions(
     # A session a call, because both are to be asked at once.
     servers = {"old": curious_server(ledger, "--handshake", session="per_call")}
     environment = {"TARSY_SHUTDOWN_GRACE_S": "1"}
-    first = start_worker(servers, settings=SETTINGS, environment=environment)
+    first = start_worker(servers, settings=SHORT_LEASE, environment=environment)
     with ToolExecutor(timeout_s=TIMEOUT_S, park=True) as tools:
         unsafe, harmless = tools.submit("old.order", {"key": "unsafe"}), tools.submit("old.look", {"key": "harmless"})
         for each in (unsafe, harmless):
             assert each.questions()
         before = harmless.parked
-        start_worker(servers, settings=SETTINGS, environment=environment)
+        start_worker(servers, settings=SHORT_LEASE, environment=environment)
         first.ask_to_stop(signal.SIGTERM)
         result = unsafe.result()
         assert (result.outcome, result.error_code) == (Outcome.UNKNOWN, ErrorCode.WORKER_STOPPED)

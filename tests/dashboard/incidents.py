@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.parked_views import PEOPLE, TASK
 from tarsy_tasks.catalogue import approve_tools, read_catalogue
 from tarsy_tasks.models import LargeResult, ToolDefinition, ToolListing
 from tarsy_tasks.outcomes import ErrorCode, Outcome
@@ -158,5 +159,7 @@ def write_parked(redis: Any, task_id: str, reason: str = "approval", message: st
     record["message"] = message
     redis.hset(keys.parked_key(task_id), mapping=record)
     redis.expire(keys.parked_key(task_id), _TTL_S)
-    redis.zadd(keys.PARKED, {f"mcp.desk\n{task_id}": until})
+    for places in (keys.PARKED, keys.inbox_key(TASK if reason == TASK else PEOPLE)):
+        redis.zadd(places, {f"mcp.desk\n{task_id}": until})
+        redis.expire(places, _TTL_S)
     redis.hset(keys.UNACKED, task_id, "a message with a password")
