@@ -210,10 +210,10 @@ BREAKS = [
     ),
     Break(
         "run-forgotten",
-        "a run hears that its server has lost its state",
-        "worker/calls/isolated_sessions.py",
-        "                raise lost_session_error(call.server, claim.reason or ended)\n",
-        "                return self._hold(key, call, shared, claim.reason or ended)\n",
+        "a session that has a state is not opened again",
+        "worker/sessions/isolated.py",
+        "        return self._may_reopen or (self._session is not None and not self.has_state)\n",
+        "        return True\n",
     ),
     Break(
         "run-restarted",

@@ -31,6 +31,8 @@ RUNS = 6
 WARM = 3
 """So many calls each run has had when something fails, and again when that is over."""
 _CALL_S = 0.1
+_BETWEEN_S = 0.2
+"""An agent thinks: most of what fails then hits sessions in which no call runs."""
 _HANG_S = 10.0
 _CLOSED_S = 20.0
 
@@ -55,6 +57,7 @@ class Run:
             except Exception as error:
                 self.errors.append(error)
             self.longest_s = max(self.longest_s, time.monotonic() - began)
+            last(_BETWEEN_S)
 
     @property
     def losses(self) -> int:
