@@ -8,7 +8,7 @@ what another agent wrote into the queue of this one. So of a message in the queu
 and workers can write, its marker keeps a digest when it is taken (`message`), and what is put back later has to be that
 message (`entry_of`). What is not counts as no entry, as if it had been deleted, which anyone who knows the id can do.
 
-The message of a parked call is in its entry only. So another one with its id that is taken meanwhile, whoever sent it,
+The message of a parked call is in its entry only. So another one with its id that is taken meanwhile, from any sender,
 is not that call, and `take` leaves all that is known of the call as it is.
 """
 

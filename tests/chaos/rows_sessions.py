@@ -31,8 +31,6 @@ RUNS = 6
 WARM = 3
 """So many calls each run has had when something fails, and again when that is over."""
 _CALL_S = 0.1
-_BETWEEN_S = 0.2
-"""An agent thinks: most of what fails then hits sessions in which no call runs."""
 _HANG_S = 10.0
 _CLOSED_S = 20.0
 
@@ -43,12 +41,16 @@ class Run:
 
     name: str
     tools: ToolExecutor
+    fault: threading.Event | None
+    """Once it is warm it makes no call until then, so that some sessions are hit in which no call runs."""
     answers: list[ToolResult] = field(default_factory=list[ToolResult])
     errors: list[Exception] = field(default_factory=list[Exception])
     longest_s: float = 0.0
 
     def go_on(self, goes_on: threading.Event) -> None:
         while goes_on.is_set():
+            if self.fault is not None and self.count_ok() >= WARM:
+                self.fault.wait()
             began = time.monotonic()
             key = f"{self.name}-{len(self.answers) + len(self.errors)}"
             arguments = {"key": key, "wait_s": _CALL_S}
@@ -57,7 +59,9 @@ class Run:
             except Exception as error:
                 self.errors.append(error)
             self.longest_s = max(self.longest_s, time.monotonic() - began)
-            last(_BETWEEN_S)
+
+    def count_ok(self) -> int:
+        return sum(answer.outcome is Outcome.OK for answer in self.answers)
 
     @property
     def losses(self) -> int:
@@ -90,29 +94,35 @@ class Runs:
         self._stage = stage
         self._goes_on = threading.Event()
         self._goes_on.set()
+        self._fault_is_over = threading.Event()
         deadline_s = stage.form.deadline_s
         self._deadline_s = deadline_s
         self._name = name
         self.runs = [
-            Run(f"{name}{n}", ToolExecutor(["desk"], session="run", timeout_s=deadline_s, app=stage.app))
+            Run(
+                f"{name}{n}",
+                ToolExecutor(["desk"], session="run", timeout_s=deadline_s, app=stage.app),
+                self._fault_is_over if n % 2 else None,
+            )
             for n in range(RUNS)
         ]
         self._threads = [threading.Thread(target=run.go_on, args=[self._goes_on], daemon=True) for run in self.runs]
         for thread in self._threads:
             thread.start()
-        self.wait_for_calls()
+        self._wait_for_calls([0] * RUNS)
 
-    def wait_for_calls(self) -> None:
-        """Until each run has had some more answers that were `ok`."""
-        before = [self._count_ok(run) for run in self.runs]
+    def go_on(self) -> None:
+        """After the fault, all runs make calls again. Returns when each has had some answers that were `ok`."""
+        before = [run.count_ok() for run in self.runs]
+        self._fault_is_over.set()
+        self._wait_for_calls(before)
+
+    def _wait_for_calls(self, before: list[int]) -> None:
         wait_until(
-            lambda: all(self._count_ok(run) >= n + WARM for run, n in zip(self.runs, before, strict=True)),
+            lambda: all(run.count_ok() >= n + WARM for run, n in zip(self.runs, before, strict=True)),
             f"all runs of {self._name} go on",
             2 * self._deadline_s,
         )
-
-    def _count_ok(self, run: Run) -> int:
-        return sum(answer.outcome is Outcome.OK for answer in run.answers)
 
     def find_holder(self) -> tuple[Worker, int]:
         """A worker that holds sessions of these runs, and how many."""
@@ -177,7 +187,7 @@ def their_worker_is_killed(stage: Stage, form: Form) -> Tally:
     stage.give_up(victim)
     os.kill(victim.pid, signal.SIGKILL)
     victim.process.wait()
-    runs.wait_for_calls()
+    runs.go_on()
     return runs.tally(losses=count, unknown=True)
 
 
@@ -187,7 +197,7 @@ def their_worker_is_stopped(stage: Stage, form: Form) -> Tally:
     stage.give_up(victim)
     victim.ask_to_stop()
     code = victim.stop()
-    runs.wait_for_calls()
+    runs.go_on()
     tally = runs.tally(losses=count)
     tally.expect(code == 0, f"the worker that was stopped ended with {code}")
     return tally
@@ -199,7 +209,7 @@ def processes_are_killed(stage: Stage, form: Form) -> Tally:
     for child in stage.families():
         if str(stage.ledger.path) in child.cmdline():
             child.kill()
-    runs.wait_for_calls()
+    runs.go_on()
     return runs.tally(losses=RUNS)
 
 
@@ -225,5 +235,5 @@ def _play(stage: Stage, name: str, fault: Callable[[], None]) -> Tally:
     """A fault that takes no state away."""
     runs = Runs(stage, name)
     fault()
-    runs.wait_for_calls()
+    runs.go_on()
     return runs.tally(losses=0)

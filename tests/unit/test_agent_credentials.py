@@ -269,8 +269,9 @@ async def test_a_watched_session_is_not_idle() -> None:
         async with pool.lend("dev") as idle:
             pass
         async with asyncio.timeout(60):
-            while not idle.closed:  # noqa: ASYNC110 - a timer closes it
-                await asyncio.sleep(0.05)
+            async for _ in turns():
+                if idle.closed:
+                    break
         assert not watched.closed
     await pool.close()
 

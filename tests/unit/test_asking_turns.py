@@ -7,6 +7,7 @@ from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.worker.sessions.asking import AskingConnection
 from tarsy_tasks.worker.sessions.connections import build_connections
 from tarsy_tasks.worker.sessions.opening import SessionContext
+from tests.processes import turns
 
 
 def on_a_connection(act: Callable[[AskingConnection], Awaitable[None]]) -> None:
@@ -21,10 +22,11 @@ def on_a_connection(act: Callable[[AskingConnection], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-async def settle() -> None:
-    """Let all others run that can."""
-    for _ in range(3):
-        await asyncio.sleep(0)
+async def until(found: Callable[[], object]) -> None:
+    """`on_a_connection` limits how long."""
+    async for _ in turns():
+        if found():
+            return
 
 
 def test_they_wait_in_line() -> None:
@@ -34,7 +36,7 @@ def test_they_wait_in_line() -> None:
         async def use(number: int) -> None:
             await asking.enter()
             order.append(number)
-            await asyncio.sleep(0)
+            await until(lambda: len(order) + asking.waiting == 5)
             assert asking.users == 1
             asking.leave()
 
@@ -49,15 +51,12 @@ def test_a_cancelled_call_leaves_the_line() -> None:
     async def act(asking: AskingConnection) -> None:
         await asking.enter()
         waiting = [asyncio.ensure_future(asking.enter()) for _ in range(3)]
-        await settle()
-        assert asking.waiting == 3
+        await until(lambda: asking.waiting == 3)
         waiting[0].cancel()
-        await settle()
-        assert asking.waiting == 2
+        await until(lambda: asking.waiting == 2)
         asking.leave()
         waiting[1].cancel()  # it has its turn, and does not know it yet
-        await settle()
-        assert waiting[2].done()
+        await waiting[2]
         assert (asking.users, asking.waiting) == (1, 0)
         asking.leave()
         assert asking.is_free
@@ -69,11 +68,11 @@ def test_one_that_is_cancelled_at_the_last_moment_is_passed_over() -> None:
     async def act(asking: AskingConnection) -> None:
         await asking.enter()
         waiting = [asyncio.ensure_future(asking.enter()) for _ in range(2)]
-        await settle()
+        await until(lambda: asking.waiting == 2)
         waiting[0].cancel()  # and it is still in line
         asking.leave()
-        await settle()
-        assert (waiting[0].cancelled(), waiting[1].done()) == (True, True)
+        await waiting[1]
+        assert waiting[0].cancelled()
         assert (asking.users, asking.waiting) == (1, 0)
 
     on_a_connection(act)
@@ -86,10 +85,9 @@ def test_several_use_it_while_nothing_was_asked() -> None:
             await asking.enter()
         asking.takes_turns = True
         waiting = asyncio.ensure_future(asking.enter())
-        await settle()
+        await until(lambda: asking.waiting == 1)
         asking.leave()
-        await settle()
-        assert not waiting.done(), "another one still runs, and may be asked"
+        assert asking.waiting == 1, "another one still runs, and may be asked"
         asking.leave()
         await waiting
 

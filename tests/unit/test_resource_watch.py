@@ -191,10 +191,9 @@ def test_waits_that_are_given_up_leave_nothing(watched: Watched) -> None:
 def test_a_second_reader_is_refused(watched: Watched) -> None:
     async def read_twice() -> None:
         watch = AsyncResourceWatch(watched)
-        first = asyncio.create_task(anext(watch))
-        await asyncio.sleep(0)
+        first, second = (asyncio.create_task(anext(watch)) for _ in range(2))
         with pytest.raises(RuntimeError, match="another thread or task"):
-            await anext(watch)
+            await second
         watched.note_uncertain()
         assert not (await first).is_certain
         watched.end()

@@ -51,7 +51,7 @@ class IsolatedSession:
 
 class OpenedSession:
     """Before a call is sent for the first time, Redis learns that its session has a state; if it should have one
-    already, the call is told that this is gone."""
+    already, that is gone, and the call ends with an error that says so."""
 
     name = "opened_session"
     stage: Stage = "attempt"

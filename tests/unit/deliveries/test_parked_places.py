@@ -41,7 +41,7 @@ def test_one_too_many_goes_back_as_refused(table: Deliveries, client: redis.Redi
     for number in range(MOST):
         assert park_bounded(table, client, str(number)).parking is not None
     refused = park_bounded(table, client, "more")
-    assert refused.parking is None, "so nobody is told that it waits"
+    assert refused.parking is None, "so no agent hears that it waits"
     assert listed(client) == {"0", "1", "2"}
     assert (record_of(client, "more").decision, load(client, "more")) == ("refused", None), "nothing of it is kept"
     assert 0 < client.ttl(keys.parked_key("more")) <= 600

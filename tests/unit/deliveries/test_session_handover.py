@@ -93,7 +93,7 @@ def overwrite(_: Deliveries, client: Any) -> None:
 
 
 @pytest.mark.parametrize("change", [die, give_up, forget, overwrite])
-def test_without_a_holder_whoever_comes_takes_it(
+def test_without_a_holder_any_worker_takes_it(
     table: Deliveries, client: Any, change: Callable[[Deliveries, Any], None]
 ) -> None:
     hold(table, client)
