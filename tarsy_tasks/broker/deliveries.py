@@ -123,6 +123,7 @@ class Delivery:
         record: What the worker knows of it; None for what is not a call.
         large: What is to be kept with its answer; None if that is small.
         pass_on: If it is requeued, moves it to the worker that has to run it instead; false: there is none any more.
+        requeued: Called once it is back in its queue, delayed or parked; None if nobody has to know.
         forget: Has the channel count it as waiting for its acknowledgement no longer; None if it has no channel.
     """
 
@@ -139,6 +140,7 @@ class Delivery:
     wait_s: float = 0.0
     parking: Parking | None = None
     record: AuditSource | None = None
+    requeued: Callable[[], None] | None = None
     forget: Callable[[], None] | None = None
     pass_on: Callable[[RedisExchange], bool] | None = None
     large: LargeWrite | None = None

@@ -74,6 +74,8 @@ def broker_pool(app: Any) -> Any:
 def _requeue(deliveries: Deliveries, delivery: Delivery) -> None:
     try:
         deliveries.requeue(delivery)
+        if delivery.requeued is not None:
+            delivery.requeued()
     except ResponseError as error:
         # kombu takes this for an error of the consumer, which ends the worker. The lease lapses.
         logger.warning("Redis refuses to requeue a message, which comes back later: %s", error)

@@ -18,7 +18,6 @@ from tests.cli.commands import run_command
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
 from tests.processes import Worker, wait_until
-from tests.servers.plain_http import serving
 from tests.servers.tasks_http import TasksServer
 
 TIMEOUT_S = 40
@@ -27,23 +26,12 @@ SETTINGS = 'broker_transport_options = {"visibility_timeout": 2}\n'
 
 
 @pytest.fixture(scope="module")
-def ledger(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
-    return Ledger(tmp_path_factory.mktemp("ledger") / "ledger")
-
-
-@pytest.fixture(scope="module")
-def yard() -> Iterator[TasksServer]:
-    with serving(TasksServer()) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def start(start_worker: StartWorker, ledger: Ledger, yard: TasksServer) -> Any:
+def start(start_worker: StartWorker, ledger: Ledger, server: TasksServer) -> Any:
     def start_one() -> Worker:
         servers = {
             "desk": witness(ledger, approval="always"),
             "shop": curious_server(ledger),
-            "yard": {"url": yard.url},
+            "yard": {"url": server.url},
         }
         return start_worker(servers, settings=SETTINGS, environment={"TARSY_PARKED_CALLS": str(MOST)})
 
@@ -123,21 +111,23 @@ def test_a_call_whose_server_asks_is_rejected(parked: tuple[ToolExecutor, list[P
     assert ledger.runs("order")["unasked"] == 0
 
 
-def test_the_server_cancels_a_task_too_many(parked: tuple[ToolExecutor, list[PendingCall]], yard: TasksServer) -> None:
+def test_the_server_cancels_a_task_too_many(
+    parked: tuple[ToolExecutor, list[PendingCall]], server: TasksServer
+) -> None:
     tools, _ = parked
     result = tools.execute("yard.build", {"key": "crowded"})
     assert (result.outcome, result.error_code) == (Outcome.UNKNOWN, ErrorCode.TASK_LOST)
     assert "as many calls of its agent wait already as may" in result.content
-    task = yard.task_of("crowded")
+    task = server.task_of("crowded")
     assert task is not None
     assert task.cancels == 1
 
 
 @pytest.mark.parametrize("name", ["desk.add", "yard.build", "shop.order"])
 def test_another_message_with_its_id_changes_nothing(
-    worker: Worker, table: Any, yard: TasksServer, ledger: Ledger, name: str
+    worker: Worker, table: Any, server: TasksServer, ledger: Ledger, name: str
 ) -> None:
-    server, tool = name.split(".")
+    queue, tool = f"mcp.{name.partition('.')[0]}", name.partition(".")[2]
     with ToolExecutor(timeout_s=TIMEOUT_S, park=True, agent_id="sre") as tools:
         pending = tools.submit(name, {"key": "original"})
         wait_until(lambda: pending.parked, "it is parked", TIMEOUT_S)
@@ -145,9 +135,9 @@ def test_another_message_with_its_id_changes_nothing(
         message = json.loads(table.hget(keys.UNACKED, pending.id).split(b"\n", 2)[2])
         body = base64.b64decode(message["body"]).decode().replace("original", "copied")
         message["body"] = base64.b64encode(body.encode()).decode()
-        table.lpush(f"mcp.{server}", json.dumps(message))
-        worker.wait_for_log(f"a message from mcp.{server} was refused: it has the id of a call that is parked")
-        assert table.llen(f"mcp.{server}") == 0
+        table.lpush(queue, json.dumps(message))
+        worker.wait_for_log(f"a message from {queue} was refused: it has the id of a call that is parked")
+        assert table.llen(queue) == 0
         after = table.hgetall(keys.parked_key(pending.id))
         assert all(after[field] == before[field] for field in (b"about", b"digest", b"until", b"home"))
         if name == "desk.add":
@@ -155,10 +145,10 @@ def test_another_message_with_its_id_changes_nothing(
             assert view is not None
             parked_calls.decide(table, view, is_approved=True, by="ann")
         elif name == "yard.build":
-            task = yard.task_of("original")
+            task = server.task_of("original")
             assert task is not None
             task.complete()
-            assert yard.task_of("copied") is None
+            assert server.task_of("copied") is None
         else:
             tools.resume(pending, {pending.questions()[0].name: {"size": 4}})
         result = pending.result()

@@ -66,6 +66,30 @@ def test_agents_hear_of_approvals(tmp_path: Path) -> None:
         assert pending.result().content == "seen"
 
 
+def test_nobody_hears_of_a_call_that_is_one_too_many(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger")
+    servers = {"desk": witness(ledger, approval="always")}
+    with (
+        two_databases(tmp_path, servers, TARSY_PARKED_CALLS="1") as (_, app),
+        ToolExecutor(["desk"], timeout_s=TIMEOUT_S, park=True, app=app) as tools,
+        closing(redis.Redis.from_url(app.conf.result_backend)) as results,
+        closing(results.pubsub(ignore_subscribe_messages=True)) as heard,
+    ):
+        first = tools.submit("desk.add", {"key": "first"})
+        wait_until(lambda: first.parked, "it is parked", TIMEOUT_S)
+        heard.psubscribe("*")
+        heard.get_message(timeout=TIMEOUT_S)
+        second = tools.submit("desk.add", {"key": "second"})
+        assert second.result().error_code is ErrorCode.TOO_MANY_PARKED
+        said: list[bytes] = []
+        while not (said and b"TOO_MANY_PARKED" in said[-1]):
+            message = heard.get_message(timeout=TIMEOUT_S)
+            assert message is not None
+            if second.id.encode() in message["channel"]:
+                said.append(message["data"])
+        assert not [each for each in said if b'"PARKED"' in each]
+
+
 def test_a_call_works_with_a_result_database_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "policy.json").write_text(json.dumps({"limits": [{"bytes_per_day": 10, "calls_per_day": 2}]}))
     with two_databases(tmp_path, {"shop": DEMO_SERVER}, TARSY_POLICY=str(tmp_path / "policy.json")) as (worker, app):

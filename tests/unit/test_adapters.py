@@ -15,6 +15,7 @@ import tarsy_tasks
 from tarsy_tasks import ToolDefinition, ToolList, ToolResult
 from tarsy_tasks.adapters.offer import build_offer
 from tarsy_tasks.adapters.providers import ANTHROPIC, ANY, GEMINI, OPENAI, Provider, UnfitTool, fit_schema
+from tests.source import parse
 
 ADAPTERS = Path(tarsy_tasks.__file__).parent / "adapters"
 A, B = {"a": {"type": "string"}}, {"b": {"type": "integer"}}
@@ -230,7 +231,7 @@ for name in {[*FRAMEWORKS]!r}:
 
 def test_adapters_use_public_names_only() -> None:
     for path in ADAPTERS.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parse(path)):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tarsy_tasks"):
                 if node.module == "tarsy_tasks":
                     assert {name.name for name in node.names} <= set(tarsy_tasks.__all__), path.name

@@ -8,6 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import tarsy_tasks
+from tests.source import parse
 
 PACKAGE = Path(tarsy_tasks.__file__).parent
 FLOORS = (
@@ -53,7 +54,7 @@ def modules() -> dict[str, Path]:
 
 def imports(path: Path, known: dict[str, Path]) -> Iterator[str]:
     """The modules of the package that a module imports anywhere in its text."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parse(path)):
         if isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}: relative import"
             parent = (node.module or "").removeprefix("tarsy_tasks").removeprefix(".")

@@ -4,6 +4,8 @@ import ast
 from functools import cache
 from pathlib import Path
 
+from tests.source import parse
+
 TESTS = Path(__file__).parents[1]
 LONGEST_NAME = 60
 MOST_LINES = 400
@@ -12,7 +14,7 @@ MOST_LINES = 400
 @cache
 def nodes() -> list[tuple[str, ast.AST]]:
     """Every node of every file with tests, with its place."""
-    files = {str(path.relative_to(TESTS)): ast.parse(path.read_text()) for path in sorted(TESTS.rglob("test_*.py"))}
+    files = {str(path.relative_to(TESTS)): parse(path) for path in sorted(TESTS.rglob("test_*.py"))}
     return [(f"{file}:{getattr(node, 'lineno', 0)}", node) for file, tree in files.items() for node in ast.walk(tree)]
 
 

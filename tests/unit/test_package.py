@@ -17,6 +17,7 @@ from tarsy_tasks.config import ServerConfig, Timeouts
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.settings import Settings, load_settings
+from tests.source import parse
 
 PACKAGE = Path(tarsy_tasks.__file__).parent
 ROOT = Path(__file__).parents[2]
@@ -56,7 +57,7 @@ def test_importing_the_package_imports_nothing_else() -> None:
 @pytest.mark.parametrize(("half", "other"), [("agent", "worker"), ("worker", "agent")])
 def test_the_two_halves_never_import_each_other(half: str, other: str) -> None:
     for path in sorted((PACKAGE / half).glob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parse(path)):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             assert not any(name.startswith(f"tarsy_tasks.{other}") for name in names), f"{path.name}:{node.lineno}"

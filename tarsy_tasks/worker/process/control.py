@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from celery.worker.control import Panel
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 _WAIT_S = 0.5
+_ANSWER_S = 2.0
+"""Flower waits for 3 s."""
 _NO_NAME = "name the person who decides"
 
 Reply = dict[str, Any]
@@ -163,8 +166,11 @@ def mcp_answer(state: Any, call: str = "", digest: str = "", answers: Any = None
             connection = _connections(state).get(str(view.about.get("server")))
             if connection is None:
                 return {"error": "this worker does not serve the MCP server of the call"}
+            reading = connection.long_work.run(read_answers, load_asked(kept.asked), answers, allowed_s=inf)
             try:
-                sent = read_answers(load_asked(kept.asked), answers)
+                sent = state.consumer.pool.loop.submit(reading).result(_ANSWER_S)
+            except TimeoutError:
+                return {"error": "the answers could not be checked in time; answer with `tarsy-tasks answer`"}
             except UnfitAnswerError as error:
                 return {"ok": {"done": False, "unfit": connection.masker.mask(str(error))}}
             text = json.dumps(sent, ensure_ascii=False, separators=(",", ":"))

@@ -6,6 +6,7 @@ Owns the overrides of Celery's `Request`; everything else is stock.
 import logging
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
 
 from celery.exceptions import InvalidTaskError
@@ -17,7 +18,7 @@ from tarsy_tasks.broker.confinement import confined_to
 from tarsy_tasks.broker.deliveries import Delivery
 from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.broker.parked_calls import Parking
-from tarsy_tasks.broker.parked_states import announce, store_state
+from tarsy_tasks.broker.parked_states import announce, forget_state, store_state
 from tarsy_tasks.broker.parked_views import TASK
 from tarsy_tasks.broker.task_names import CALLS
 from tarsy_tasks.worker.calls.context import WorkerContext
@@ -104,14 +105,25 @@ class CallRequest(Request):
         if self._is_mine_to_end():
             delivery: Delivery | None = self._request_dict.get("delivery")
             parking = delivery.parking if delivery is not None else None
-            if parking is not None and parking.state_elsewhere:
+            if delivery is None or parking is None:
+                self._on_reject(logger, self._connection_errors, requeue)
+                self.send_event("task-rejected", requeue=requeue)
+                return
+            if parking.state_elsewhere:
                 state, until = parking.state_elsewhere, parking.until
                 self._write_elsewhere(store_state.command(tag=self.id, state=state, ends_at=until))
+            # The consumer does it later, and only then it is known whether the call is parked.
+            delivery.requeued = partial(self._report_requeued, delivery, parking)
             self._on_reject(logger, self._connection_errors, requeue)
-            if delivery is None or parking is None:
-                self.send_event("task-rejected", requeue=requeue)
-            else:
-                self._report_parked(parking, delivery.queue)
+
+    def _report_requeued(self, delivery: Delivery, parking: Parking) -> None:
+        """The call is parked, unless it is one too many, or nobody waits for it any more."""
+        if delivery.parking is not None:
+            self._report_parked(parking, delivery.queue)
+            return
+        if parking.state_elsewhere:
+            self._write_elsewhere(forget_state.command(tag=self.id, digest=""))
+        self.send_event("task-rejected", requeue=True)
 
     def _write_elsewhere(self, *commands: Sequence[Any]) -> None:
         """Into the Redis of results, which is not that of calls. The call is parked also without."""
