@@ -9,6 +9,7 @@ import pytest
 
 from tarsy_tasks import Outcome, ToolCall, ToolExecutor
 from tarsy_tasks.config.record import CONFIGURATION_KEY, HISTORY_KEY
+from tarsy_tasks.telemetry.health_records import read_health
 from tests.calls.deployment import DESK, TAKEN_S
 from tests.calls.operated import Operated, change_servers_under_load, operate
 from tests.conftest import StartWorker
@@ -93,4 +94,6 @@ def test_a_worker_that_starts_has_the_latest(deployment: Operated, tmp_path: Pat
         with ToolExecutor(timeout_s=20) as tools:
             call = ToolCall(name="late.look", arguments={"key": "a"})
             assert tools.execute(call).outcome is Outcome.OK
+        # Or the message of its first check may be left in the queue.
+        wait_until(lambda: read_health(deployment.client, ["late"])["late"].check, "beat has it checked", TAKEN_S)
         again.stop()
