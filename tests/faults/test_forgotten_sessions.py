@@ -20,7 +20,7 @@ def test_a_run_is_told_that_redis_has_lost_its_session(
         "desk": witness(Ledger(directory / "desk")),
         "again": witness(Ledger(directory / "again"), isolated={"restart": True}),
     }
-    start_worker(servers, settings=SHORT_LEASE)
+    worker = start_worker(servers, settings=SHORT_LEASE)
     with redis.Redis.from_url(redis_url) as store, ToolExecutor(session="run") as tools:
         for server in servers:
             assert [tools.execute(f"{server}.count").content for _ in range(2)] == ["1", "2"]
@@ -40,6 +40,8 @@ def test_a_run_is_told_that_redis_has_lost_its_session(
         assert found[-1].outcome is Outcome.OK
         tools.close()
         wait_until(lambda: not store.keys("tarsy:session:*"), "all sessions are closed")
+    # The next test's sessions are its own worker's: this one would take its calls, too.
+    assert worker.stop() == 0
 
 
 def test_another_worker_says_that_redis_has_lost_a_session(
