@@ -18,7 +18,7 @@ from tarsy_tasks.broker import keys, steps
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange, Receiver
 from tarsy_tasks.broker.priority_lists import list_of, number_of
-from tarsy_tasks.broker.session_handover import SESSION_HEADER
+from tarsy_tasks.broker.session_handover import SESSION_HEADER, publish_to_session
 from tarsy_tasks.errors import BrokerUnavailable
 from tarsy_tasks.priorities import NORMAL, Priority
 
@@ -92,7 +92,11 @@ class AgentConnection:
             return False
         garbage_at = self._garbage_at(deadline)
         message = template.write(task_id, arguments, _shown(arguments), garbage_at, session)
-        steps.publish.send(self._broker, receiver, **_slots(queue, priority, task_id, message, garbage_at))
+        slots = _slots(queue, priority, task_id, message, garbage_at)
+        if session:
+            publish_to_session.send(self._broker, receiver, **slots, sessions=session)
+        else:
+            steps.publish.send(self._broker, receiver, **slots)
         return True
 
     async def publish(
@@ -131,7 +135,10 @@ class AgentConnection:
                     await asyncio.to_thread(_publish_with_kombu, app, task, queue, priority, *message, deadline)
                     return
                 slots = _slots(queue, priority, task_id, template.write(*message), garbage_at)
-                await steps.publish.run_async(self._broker, **slots)
+                if session:
+                    await publish_to_session.run_async(self._broker, **slots, sessions=session)
+                else:
+                    await steps.publish.run_async(self._broker, **slots)
             except connection_errors() as error:
                 may_have_run = may_have_run or may_have_been_sent(error)
                 raise

@@ -15,36 +15,65 @@ from tarsy_tasks.broker.deliveries import as_text
 from tarsy_tasks.broker.entries import ANNOUNCE, ENTRIES
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.script import NOW, Key, constants, script
-from tarsy_tasks.broker.steps import KEYS, step
+from tarsy_tasks.broker.steps import KEYS, PUBLISH, step
 from tarsy_tasks.broker.task_headers import LONGEST_NAME
 
-__all__ = ["PASS_ON", "SESSION_HEADER", "forward", "take_back"]
+__all__ = ["PASS_ON", "SESSION_HEADER", "forward", "publish_to_session", "take_back"]
 
 SESSION_HEADER = "session"
-"""Of a message: the `session_name_of` its call, as its sender knows it."""
+"""Of a message: the `session_name_of` its call, as its sender knows it. If the sender does not know which principal
+workers see in it, several with spaces between."""
+
+_FIND_HOLDER = (
+    fleet.IS_ALIVE
+    + constants(session_prefix=keys.session_key(""))
+    + r"""
+    -- Who holds the session of a call, if that is another worker, which is alive and takes calls beside this queue.
+    local function find_holder(sessions, home, own)
+        for name in string.gmatch(sessions, '%S+') do
+            local known = redis.pcall('HMGET', session_prefix .. name, 'holder', 'home', 'lease_s')
+            local holder, beside, lease_s = unpack(known.err and {} or known)
+            if holder and holder ~= '' and beside == home then
+                return holder ~= own and is_alive(holder, tonumber(lease_s)) and holder
+            end
+        end
+    end
+    """
+)
+
+# Redis may refuse an agent to ask who holds a session: then a worker moves the call.
+@step(
+    NOW,
+    ANNOUNCE,
+    constants(waiting_prefix=keys.waiting_key("")),
+    _FIND_HOLDER,
+    r"""
+    local is_known, holder = pcall(find_holder, sessions, home)
+    if is_known and holder then
+        local target = home .. worker_mark .. holder
+        queue, waiting, home = target .. string.sub(queue, #home + 1), waiting_prefix .. target, target
+    end
+    """,
+    PUBLISH,
+    grows=True,
+)
+def publish_to_session(*, queue: Key, tag: str, message: str, garbage_at: str, home: str, sessions: str) -> int:
+    """As `steps.publish`, if nobody holds the session; else into the affinity queue of the worker that holds it.
+
+    Args:
+        sessions: As in the header `SESSION_HEADER`.
+    """
+
 
 PASS_ON = (
-    fleet.IS_ALIVE
-    + constants(
-        session_prefix=keys.session_key(""),
-        session_header=SESSION_HEADER,
-        all_queues=keys.QUEUES,
-        most_passed_on=64,
-    )
+    _FIND_HOLDER
+    + constants(all_queues=keys.QUEUES, most_passed_on=64, session_header=SESSION_HEADER)
     + r"""
     local passed_on, passed_from = 0, nil
-    -- Who holds the session of a call, if that is another worker that is alive and takes calls beside this queue.
-    local function find_holder(session, home)
-        if passed_on >= most_passed_on or string.find(home, worker_mark, 1, true) then return end
-        local known = redis.pcall('HMGET', session_prefix .. session, 'holder', 'home', 'lease_s')
-        if known.err then return end
-        local holder, beside, lease_s = unpack(known)
-        if not holder or holder == '' or holder == instance or beside ~= home then return end
-        return is_alive(holder, tonumber(lease_s)) and holder
-    end
     -- Whether a call was moved. Only one that no worker has had: what was lost before is looked at by a worker.
     local function pass_on(session, tag, name, home, message)
-        local holder = find_holder(session, home)
+        if passed_on >= most_passed_on or string.find(home, worker_mark, 1, true) then return false end
+        local holder = find_holder(session, home, instance)
         if not holder or redis.call('EXISTS', marker_prefix .. tag) == 1 then return false end
         local _, garbage_at = split_entry(redis.call('HGET', unacked, tag) or '')
         if not garbage_at then return false end
@@ -114,9 +143,9 @@ def _forward(*, session: Key, target_waiting: Key, tag: str, home: str, holder: 
             local in_flight = entry_of(tag, home)
             local name, garbage_at, message = split_entry(in_flight or '')
             redis.call('ZREM', place, tag)
-            if message then
-                local list = named_queue(name, queue)
-                redis.call('LREM', list, 0, message)
+            local list = message and named_queue(name, queue)
+            -- Of what an agent put there itself nobody has kept the digest; but nobody else may write into this list.
+            if list and (redis.call('LREM', list, 0, message) > 0 or was_taken(tag, home)) then
                 list = home .. string.sub(list, #queue + 1)
                 redis.call('HSET', unacked, tag, list .. '\n' .. garbage_at .. '\n' .. message)
                 redis.call('RPUSH', list, message)

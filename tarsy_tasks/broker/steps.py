@@ -56,18 +56,17 @@ step = partial(script, constants(marker_ttl_s=MARKER_TTL_S, ended_ttl_s=ENDED_TT
 _LEASE = r"local lease = home .. '\n' .. tag"
 
 
-@step(
-    NOW,
-    ANNOUNCE,
-    r"""
+PUBLISH = r"""
     announce(home)
     if redis.call('HSETNX', unacked, tag, queue .. '\n' .. garbage_at .. '\n' .. message) == 0 then return 0 end
     redis.call('ZADD', waiting, now, tag)
     redis.call('ZADD', queues, 'NX', now, home)
     return redis.call('LPUSH', queue, message)
-    """,
-    grows=True,
-)
+    """
+"""In Lua, what `publish` does. It needs `NOW` and `ANNOUNCE`."""
+
+
+@step(NOW, ANNOUNCE, PUBLISH, grows=True)
 def publish(*, queue: Key, tag: str, message: str, garbage_at: str, home: str) -> int: ...
 
 
@@ -298,6 +297,7 @@ def renew(*, renewed: Table) -> None: ...
 # which has begun cancels it.
 @step(
     ENTRIES,
+    constants(waiting_prefix=keys.waiting_key("")),
     """
     local state = redis.call('HGET', marker, 'mark')
     if state == 'begun' then redis.call('SET', cancelled, 1, 'EX', cancel_ttl_s) end
@@ -305,13 +305,17 @@ def renew(*, renewed: Table) -> None: ...
     redis.call('SET', withdrawn, 1, 'EX', marker_ttl_s)
     local is_delayed = redis.pcall('ZREM', delayed, home .. '\\n' .. tag) == 1
         or redis.call('HEXISTS', marker, 'parked') == 1
-    if redis.call('ZREM', waiting, tag) == 1 or is_delayed then
-        local in_flight = redis.call('HGET', unacked, tag)
+    local queue, _, message = split_entry(redis.call('HGET', unacked, tag) or '')
+    local own, place = home, waiting
+    -- In an affinity queue. If a worker has moved it there, the one that takes it from there records the withdrawal.
+    local beside = queue and string.match(queue, '^[^\\6]*')
+    if beside and string.sub(beside, 1, #home + #worker_mark) == home .. worker_mark
+        and redis.call('HEXISTS', marker, 'taken') == 0 then
+        own, place = beside, waiting_prefix .. beside
+    end
+    if redis.pcall('ZREM', place, tag) == 1 or is_delayed then
         redis.call('HDEL', unacked, tag)
-        if in_flight and not is_delayed then
-            local queue, _, message = split_entry(in_flight)
-            if message then redis.call('LREM', named_queue(queue, home), -1, message) end
-        end
+        if message and not is_delayed then redis.call('LREM', named_queue(queue, own), -1, message) end
     end
     return {'', redis.call('HEXISTS', marker, 'taken')}
     """,
