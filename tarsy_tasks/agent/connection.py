@@ -17,8 +17,10 @@ from tarsy_tasks.agent.waiting import retry_until, seconds_until
 from tarsy_tasks.broker import keys, steps
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange, Receiver
+from tarsy_tasks.broker.principals import find_senders
 from tarsy_tasks.broker.priority_lists import list_of, number_of
 from tarsy_tasks.broker.session_handover import SESSION_HEADER, publish_to_session
+from tarsy_tasks.broker.signing import signer_of
 from tarsy_tasks.errors import BrokerUnavailable
 from tarsy_tasks.priorities import NORMAL, Priority
 
@@ -40,6 +42,7 @@ class AgentConnection:
 
     Attributes:
         agent: The bound agent that it belongs to; empty for others.
+        principals: As which workers may see the sender of its calls.
         replies: Receives the answers.
         is_one_redis: Broker and result backend are one database.
         in_flight: The in-flight table, for calls that nobody waits for any more.
@@ -53,6 +56,7 @@ class AgentConnection:
 
         found = weakref.ref(app)  # it lives as long as the application, and must not keep it
         self.agent = bound_agent(app) or ""
+        self.principals = find_senders(self.agent, signer_of(app))
         self.replies = ReplyListener(lambda: _alive(found).backend.client.connection_pool, self.agent)
         self.is_one_redis = app.conf.broker_url == app.conf.result_backend
         self._broker = self.replies.redis

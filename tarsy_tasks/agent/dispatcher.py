@@ -303,7 +303,7 @@ class CallDispatcher:
             info["events"] = True
             call.events.stop = connection.replies.listen(call.id, partial(self._hear_events, call))
         if self.isolated is not None:
-            call.session, info["session"] = self.isolated.note(call, connection.agent)
+            call.session, info["session"] = self.isolated.note(call, connection.principals)
         call.message = (call.server, call.tool, call.arguments, info)
         call.hear = partial(self._hear, call)
         connection.replies.expect(call.id, call.hear)

@@ -14,7 +14,6 @@ from uuid import uuid4
 from tarsy_tasks.agent.background import start_in_background
 from tarsy_tasks.agent.submitted import SubmittedCall
 from tarsy_tasks.broker.session_directory import session_name_of
-from tarsy_tasks.interceptors import ANONYMOUS
 from tarsy_tasks.methods import CLOSE_SESSION
 from tarsy_tasks.models import RunSession, ToolResult
 from tarsy_tasks.outcomes import ErrorCode, Outcome
@@ -44,20 +43,19 @@ class IsolatedRun:
         self._servers: set[str] = set()
         self._running: set[SubmittedCall] = set()
 
-    def note(self, call: SubmittedCall, agent: str) -> tuple[str, dict[str, Any]]:
-        """A call is sent, which opens a session if there is none. Returns the name of the session, and what the message
-        says of it.
+    def note(self, call: SubmittedCall, principals: Iterable[str]) -> tuple[str, dict[str, Any]]:
+        """A call is sent, which opens a session if there is none. Returns the header that names the session, and what
+        the message says of it.
 
         Args:
-            agent: The bound agent that sends it; empty for others. One that workers know by its signature has sessions
-                of other names, and its calls take longer to get there.
+            principals: As which workers may see its sender.
         """
         if call.tool != CLOSE_SESSION:
             self._servers.add(call.server)
             self._running.add(call)
             call.answered.add_done_callback(partial(self._note_end, call))
         if (name := self._names.get(call.server)) is None:
-            name = session_name_of(call.server, agent or ANONYMOUS, self.session.run)
+            name = " ".join(session_name_of(call.server, each, self.session.run) for each in principals)
             self._names[call.server] = name
         return name, self._described_again if call.server in self._used else self._described
 

@@ -250,6 +250,7 @@ def _agent(agent: AgentUser) -> list[str]:
     answers = keys.reply_channel("*", own) if own else keys.reply_channel(_ANY_ID, "")
     others = _OWN_PRIORITIES if own else _PRIORITIES
     queues = [*names, *(f"{name}{others}" for name in names if not name.endswith(ALL_SERVERS))]
+    beside = [keys.affinity_queue(name, "*") for name in names]
     sets = [keys.agents_key(server) for server in agent.servers] if own else []
     waiting = [keys.waiting_key(name) for name in names]
     claims = keys.idempotency_key(agent.name, "*") if agent.is_bound else f"{keys.IDEMPOTENCY}*"
@@ -261,6 +262,11 @@ def _agent(agent: AgentUser) -> list[str]:
         _select_writing(("zadd",), [keys.QUEUES]),
         _select_writing(("zadd", "zrem"), waiting),
         _select_writing(("zrem",), [keys.DELAYED]),
+        # To send calls of isolated sessions to the workers that hold them. To ask takes the id of the run.
+        _select_reading(("hmget",), [keys.SWEEPS, *(keys.session_key(f"{server}:*") for server in agent.servers)]),
+        _select_reading(("zscore",), [keys.WORKERS]),
+        _select(("lpush", "lrem"), beside),
+        _select_writing(("zadd", "zrem"), [keys.waiting_key(name) for name in beside]),
         # To have workers look into its queues: to add any name, and to remove none.
         *([_select_writing(("sadd",), sets)] if sets else []),
         _select(("lpush", "lrem", "llen"), queues),

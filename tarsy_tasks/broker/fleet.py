@@ -38,9 +38,9 @@ IS_ALIVE = (
     local function is_alive(instance, within_s)
         local said_at = redis.call('ZSCORE', heartbeats, instance)
         if not said_at then return false end
+        if now - said_at < within_s then return true end
         local last, quiet_until = unpack(redis.call('HMGET', last_sweeps, 'last', 'quiet_until'))
-        if now - said_at < within_s or now < tonumber(quiet_until or '0') then return true end
-        return last and now - last > within_s * quiet
+        return now < tonumber(quiet_until or '0') or last and now - last > within_s * quiet
     end
     """
 )

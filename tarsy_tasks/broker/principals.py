@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 from tarsy_tasks.broker import keys
 from tarsy_tasks.interceptors import ANONYMOUS
 
-__all__ = ["SHARED_USERS", "bound_agent_of", "is_agent_name", "principal_of"]
+__all__ = ["SHARED_USERS", "bound_agent_of", "find_senders", "is_agent_name", "principal_of"]
 
 SHARED_USERS = ("default", "agent", "worker", "beat", "flower", "operator", "admin")
 """Users of Redis that identify no agent; what they send is anonymous."""
@@ -43,3 +43,13 @@ def principal_of(queue: str, signer: str = "") -> str:
             a queue, so the queue comes first.
     """
     return keys.agent_of_queue(queue) or signer or ANONYMOUS
+
+
+def find_senders(agent: str, signer: str) -> tuple[str, ...]:
+    """As which principals workers may see what an agent's process sends.
+
+    Args:
+        agent: The bound agent; empty for others.
+        signer: As whom the process signs, if it does. Workers with its certificate take that for their own.
+    """
+    return (agent,) if agent else (signer, ANONYMOUS) if signer else (ANONYMOUS,)

@@ -41,6 +41,7 @@ _FIND_HOLDER = (
     """
 )
 
+
 # Redis may refuse an agent to ask who holds a session: then a worker moves the call.
 @step(
     NOW,

@@ -13,9 +13,11 @@ from tarsy_tasks.broker.principals import is_agent_name
 from tarsy_tasks.errors import ConfigError
 
 if TYPE_CHECKING:
+    from celery import Celery
+
     from tarsy_tasks.settings import Settings
 
-__all__ = ["SIGNED", "SignedBody", "explain", "read_signed", "sign", "signing_settings"]
+__all__ = ["SIGNED", "SignedBody", "explain", "read_signed", "sign", "signer_of", "signing_settings"]
 
 SIGNED = "application/data"
 """Content type of a signed message."""
@@ -48,6 +50,18 @@ def signing_settings(settings: "Settings") -> dict[str, Any]:
     return {**signing, "accept_content": [_SERIALIZER]} if trusted is not None else signing
 
 
+def signer_of(app: "Celery") -> str:
+    """Whom workers see in what an application signs, unless they have the same certificate; empty if it does not sign
+    with that of this process."""
+    from tarsy_tasks.settings import load_settings
+
+    if app.conf.task_serializer != _SERIALIZER or (certificate := load_settings().signing_certificate) is None:
+        return ""
+    from celery.security.certificate import Certificate
+
+    return _subject_of(Certificate(certificate.read_text()))
+
+
 def read_signed(body: str | bytes) -> Any:
     """Verify and decode a signed body.
 
@@ -78,6 +92,13 @@ def explain(error: Exception) -> str | None:
     from celery.exceptions import SecurityError
 
     return next((str(each) for each in error.args if isinstance(each, SecurityError)), None)
+
+
+def _subject_of(signer: Any) -> str:
+    """Its common name if it has nothing else; RFC 4514 otherwise."""
+    subject: str = signer._cert.subject.rfc4514_string()
+    name = subject.removeprefix("CN=")
+    return name if is_agent_name(name) else subject
 
 
 def _register(key: Path, certificate: Path, trusted: Path | None) -> None:
@@ -116,14 +137,8 @@ def _register(key: Path, certificate: Path, trusted: Path | None) -> None:
                 return found
             body = SignedBody(cast("list[Any]", found))
             # Workers sign what follows a call, for any sender: their certificate says nothing about the sender.
-            body.signer = "" if signer.get_id() == own.get_id() else subject_of(signer)
+            body.signer = "" if signer.get_id() == own.get_id() else _subject_of(signer)
             return body
-
-    def subject_of(signer: Any) -> str:
-        """Its common name if it has nothing else; RFC 4514 otherwise."""
-        subject: str = signer._cert.subject.rfc4514_string()
-        name = subject.removeprefix("CN=")
-        return name if is_agent_name(name) else subject
 
     def read(path: Path) -> str:
         try:

@@ -17,7 +17,9 @@ from celery.security.key import PrivateKey
 from celery.security.serialization import SecureSerializer
 
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor
+from tarsy_tasks.agent.connection import connection_of
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.session_directory import session_key_of
 from tarsy_tasks.broker.signing import read_signed
 from tarsy_tasks.celery_app import TarsyApp, build_app
 from tarsy_tasks.errors import ConfigError
@@ -128,6 +130,19 @@ def test_what_a_trusted_agent_signed_is_executed(worker: Worker, agent: Pair, ap
     with ToolExecutor(timeout_s=20, app=app_with(variables(agent))) as tools:
         assert tools.list_tools()
         assert tools.execute(ECHO).content == "hello"
+
+
+def test_a_signed_call_names_the_session_that_workers_find(
+    worker: Worker, agent: Pair, app_with: Any, redis_url: str
+) -> None:
+    app = app_with(variables(agent))
+    with (
+        ToolExecutor(session="run", run_id="r7", timeout_s=20, app=app) as tools,
+        redis.Redis.from_url(redis_url) as store,
+    ):
+        assert tools.execute(ECHO).content == "hello"
+        named = connection_of(app).principals
+        assert [name for name in named if store.exists(session_key_of("desk", name, "r7"))] == ["CN=agent"]
 
 
 def test_what_is_not_signed_is_refused_with_an_answer(

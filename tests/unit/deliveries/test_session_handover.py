@@ -1,21 +1,27 @@
-"""A call whose message names its session goes on to the worker that holds it, in the step that takes it."""
+"""A call whose message names its session goes to the worker that holds it, in the step that publishes it, or, where its
+sender may not ask for the worker, in the step that takes it."""
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 
-from tarsy_tasks.broker import fleet, keys
+from tarsy_tasks.broker import fleet, keys, steps
+from tarsy_tasks.broker.acl import AgentUser, build_users
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.deliveries import CallState, Deliveries
+from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.fetch import FetchedMessage, fetch, read_fetched
 from tarsy_tasks.broker.priority_lists import lists_of
 from tarsy_tasks.broker.script import Script
 from tarsy_tasks.broker.session_directory import SessionDirectory, session_key_of, session_name_of
-from tarsy_tasks.broker.session_handover import take_back
+from tarsy_tasks.broker.session_handover import publish_to_session, take_back
 from tarsy_tasks.broker.shares import declare_fair_fetch
+from tarsy_tasks.priorities import Priority
 
 LEASE_S = 20.0
 OWN, SHARED, OTHERS = keys.agent_queue("desk", "sre"), keys.queue("desk"), keys.agent_queue("desk", "dev")
@@ -68,6 +74,13 @@ def test_it_is_moved_to_its_holder(table: Deliveries, client: Any, home: str, pr
     assert (delivery.queue, delivery.count, delivery.state) == (target, 1, CallState.NONE)
     assert found.text.decode() == text_of("t1")
     assert client.hget(keys.UNACKED, "t1").startswith(f"{keys.with_priority(target, priority)}\n9.000\n".encode())
+
+
+def test_one_of_several_names_is_enough(table: Deliveries, client: Any) -> None:
+    hold(table, client)
+    table.publish(OWN, "t1", text_of("t1", f"desk:of-another-name {NAME}"))
+    assert take(table, "other", OWN) == []
+    assert tags(take(table, "holder", keys.affinity_queue(OWN, "holder"))) == ["t1"]
 
 
 def test_its_holder_keeps_it(table: Deliveries, client: Any) -> None:
@@ -187,3 +200,92 @@ def test_what_is_moved_uses_up_a_turn_of_its_agent(table: Deliveries, client: An
     found = take(table, "other", SET, SHARED, room=2, script=FAIR)
     assert {each.delivery.queue for each in found} == {OTHERS}
     assert client.llen(keys.affinity_queue(OWN, "holder")) in (1, 2, 3)
+
+
+def publish(table: Deliveries, tag: str, queue: str = OWN, sessions: str = NAME) -> None:
+    home = keys.without_priority(queue)
+    slots = {"queue": queue, "home": home, "tag": tag, "message": text_of(tag, sessions), "garbage_at": "9.000"}
+    publish_to_session.run(table.exchange, **slots, sessions=sessions)
+
+
+@pytest.mark.parametrize(("number", "priority"), [(0, "normal"), (3, "interactive")])
+@pytest.mark.parametrize("home", [OWN, SHARED])
+def test_it_is_published_to_its_holder(
+    table: Deliveries, client: Any, home: str, number: int, priority: Priority
+) -> None:
+    hold(table, client, home=home)
+    for _ in range(2):  # the first reply may be lost
+        publish(table, "t1", keys.with_priority(home, number), f"desk:of-another-name {NAME}")
+    target = keys.affinity_queue(home, "holder")
+    assert client.zrange(keys.QUEUES, 0, -1) == [target.encode()], "a sweep looks there"
+    assert (client.zcard(keys.waiting_key(home)), client.zcard(keys.waiting_key(target))) == (0, 1)
+    (found,) = take(table, "holder", *lists_of(target))
+    assert (found.delivery.queue, found.delivery.count, found.delivery.priority) == (target, 1, priority)
+    assert client.hget(keys.UNACKED, "t1").startswith(f"{keys.with_priority(target, number)}\n9.000\n".encode())
+
+
+@pytest.mark.parametrize("change", [die, give_up, forget, overwrite])
+def test_without_a_holder_it_is_published_as_usual(
+    table: Deliveries, client: Any, change: Callable[[Deliveries, Any], None]
+) -> None:
+    hold(table, client)
+    change(table, client)
+    publish(table, "t1")
+    assert tags(take(table, "other", OWN)) == ["t1"]
+
+
+@pytest.mark.parametrize("sessions", ["", " ", "desk:unknown", "\n", "s:desk"])
+def test_with_another_name_it_is_published_as_usual(table: Deliveries, client: Any, sessions: str) -> None:
+    hold(table, client)
+    publish(table, "t1", sessions=sessions)
+    publish(table, "t2", OTHERS)
+    assert tags(take(table, "other", OWN, OTHERS)) == ["t1", "t2"]
+
+
+def test_who_may_not_ask_for_the_holder_publishes_as_usual(table: Deliveries, client: Any) -> None:
+    hold(table, client)
+    rules = re.findall(r"\(.*?\)|\S+", build_users([AgentUser("sre", ("desk",))])["sre"])
+    earlier = [rule for rule in rules if keys.WORKERS not in rule and keys.SWEEPS not in rule]
+    client.execute_command("ACL", "SETUSER", "earlier", "reset", "on", "nopass", *earlier)
+    try:
+        settings = client.connection_pool.connection_kwargs | {"username": "earlier", "password": "any"}
+        exchange = RedisExchange(redis.ConnectionPool(**settings))
+        publish(Deliveries(lambda: exchange), "t1")
+        exchange.close_idle()
+    finally:
+        client.acl_deluser("earlier")
+    assert client.llen(OWN) == 1
+
+
+def test_what_is_withdrawn_before_its_holder_had_it_is_gone(table: Deliveries, client: Any) -> None:
+    hold(table, client)
+    publish(table, "t1", keys.with_priority(OWN, 3))
+    assert withdraw(table, "t1") == (b"", 0), "its agent records it"
+    assert not client.hlen(keys.UNACKED)
+    assert not client.keys("mcp.*"), "no worker sees it"
+
+
+def test_its_holder_records_that_it_was_withdrawn(table: Deliveries, client: Any) -> None:
+    hold(table, client)
+    table.publish(OWN, "moved", text_of("moved"))
+    assert take(table, "other", OWN) == []
+    publish(table, "taken")
+    target = keys.affinity_queue(OWN, "holder")
+    assert tags(take(table, "holder", target, room=1)) == ["moved"]
+    assert tags(take(table, "holder", target, room=1)) == ["taken"]
+    assert [withdraw(table, tag) for tag in ("moved", "taken")] == [(b"", 1)] * 2
+
+
+def test_what_was_published_to_a_lost_holder_comes_back(table: Deliveries, client: Any) -> None:
+    hold(table, client)
+    publish(table, "t1", keys.with_priority(OWN, 3))
+    publish(table, "t2")
+    client.hset(keys.UNACKED, "t2", f"{keys.affinity_queue(OWN, 'holder')}\n\n{text_of('t2', 'forged')}")
+    fleet.leave(table.exchange, "holder")
+    assert take_back(table.exchange, LEASE_S) == ["t1"], "what another agent wrote goes nowhere"
+    assert tags(take(table, "other", *lists_of(OWN))) == ["t1"]
+
+
+def withdraw(table: Deliveries, tag: str) -> tuple[bytes, int]:
+    state, is_taken = steps.withdraw.run(table.exchange, tag=tag, home=OWN, cancel_ttl_s=9)
+    return state, is_taken
