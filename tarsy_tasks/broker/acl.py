@@ -241,6 +241,11 @@ _READ_HEALTH_AND_TOOLS = _select_reading(
     ("get", "mget", "hget", "hmget", "hgetall", "zrange", "eval_ro"), _HEALTH_AND_TOOLS
 )
 _READ_CONFIGURATION = _select_reading(("hget",), [CONFIGURATION_KEY])
+# To send calls of isolated sessions to the workers that hold them: where no agent has a queue of its own, and a share.
+_FIND_SESSIONS = (
+    _select_reading(("hmget",), [keys.session_key("*"), keys.SWEEPS]),
+    _select_reading(("zscore",), [keys.WORKERS]),
+)
 
 
 def _agent(agent: AgentUser) -> list[str]:
@@ -250,7 +255,6 @@ def _agent(agent: AgentUser) -> list[str]:
     answers = keys.reply_channel("*", own) if own else keys.reply_channel(_ANY_ID, "")
     others = _OWN_PRIORITIES if own else _PRIORITIES
     queues = [*names, *(f"{name}{others}" for name in names if not name.endswith(ALL_SERVERS))]
-    beside = [keys.affinity_queue(name, "*") for name in names]
     sets = [keys.agents_key(server) for server in agent.servers] if own else []
     waiting = [keys.waiting_key(name) for name in names]
     claims = keys.idempotency_key(agent.name, "*") if agent.is_bound else f"{keys.IDEMPOTENCY}*"
@@ -262,11 +266,7 @@ def _agent(agent: AgentUser) -> list[str]:
         _select_writing(("zadd",), [keys.QUEUES]),
         _select_writing(("zadd", "zrem"), waiting),
         _select_writing(("zrem",), [keys.DELAYED]),
-        # To send calls of isolated sessions to the workers that hold them. To ask takes the id of the run.
-        _select_reading(("hmget",), [keys.SWEEPS, *(keys.session_key(f"{server}:*") for server in agent.servers)]),
-        _select_reading(("zscore",), [keys.WORKERS]),
-        _select(("lpush", "lrem"), beside),
-        _select_writing(("zadd", "zrem"), [keys.waiting_key(name) for name in beside]),
+        *([] if own or agent.is_bound else _FIND_SESSIONS),
         # To have workers look into its queues: to add any name, and to remove none.
         *([_select_writing(("sadd",), sets)] if sets else []),
         _select(("lpush", "lrem", "llen"), queues),

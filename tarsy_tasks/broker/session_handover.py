@@ -42,15 +42,17 @@ _FIND_HOLDER = (
 )
 
 
-# Redis may refuse an agent to ask who holds a session: then a worker moves the call.
+# If Redis does not let the sender ask who holds a session, a worker moves the call. So it does with what a bound agent
+# sends, when it is its turn: of this queue it would have more than its share.
 @step(
     NOW,
     ANNOUNCE,
     constants(waiting_prefix=keys.waiting_key("")),
     _FIND_HOLDER,
     r"""
-    local is_known, holder = pcall(find_holder, sessions, home)
-    if is_known and holder then
+    local may_ask = not string.find(home, agent_mark, 1, true) and redis.acl_check_cmd('ZSCORE', heartbeats, '')
+    local holder = may_ask and find_holder(sessions, home)
+    if holder then
         local target = home .. worker_mark .. holder
         queue, waiting, home = target .. string.sub(queue, #home + 1), waiting_prefix .. target, target
     end
@@ -59,7 +61,7 @@ _FIND_HOLDER = (
     grows=True,
 )
 def publish_to_session(*, queue: Key, tag: str, message: str, garbage_at: str, home: str, sessions: str) -> int:
-    """As `steps.publish`, if nobody holds the session; else into the affinity queue of the worker that holds it.
+    """As `steps.publish`; but the call of a session that a worker holds goes into the affinity queue of that worker.
 
     Args:
         sessions: As in the header `SESSION_HEADER`.
@@ -144,9 +146,9 @@ def _forward(*, session: Key, target_waiting: Key, tag: str, home: str, holder: 
             local in_flight = entry_of(tag, home)
             local name, garbage_at, message = split_entry(in_flight or '')
             redis.call('ZREM', place, tag)
-            local list = message and named_queue(name, queue)
-            -- Of what an agent put there itself nobody has kept the digest; but nobody else may write into this list.
-            if list and (redis.call('LREM', list, 0, message) > 0 or was_taken(tag, home)) then
+            if message then
+                local list = named_queue(name, queue)
+                redis.call('LREM', list, 0, message)
                 list = home .. string.sub(list, #queue + 1)
                 redis.call('HSET', unacked, tag, list .. '\n' .. garbage_at .. '\n' .. message)
                 redis.call('RPUSH', list, message)

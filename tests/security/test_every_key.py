@@ -38,12 +38,6 @@ ITS_OWN = {
     keys.idempotency_key("sre", "x"): {"SET x", "GET", "DEL"},
     keys.waiting_key("mcp.desk:a:sre"): {"ZADD 1 x", "ZREM x"},
     "mcp.desk:a:sre": {"LPUSH x", "LREM 0 x", "LLEN"},
-    # and to send those of isolated sessions to the workers that hold them
-    keys.session_key("desk:x"): {"HMGET f"},
-    keys.WORKERS: {"ZSCORE x"},
-    keys.SWEEPS: {"HMGET f"},
-    keys.waiting_key("mcp.desk:a:sre:w:x"): {"ZADD 1 x", "ZREM x"},
-    "mcp.desk:a:sre:w:x": {"LPUSH x", "LREM 0 x"},
     # answers, and what belongs to them
     keys.result_key("x"): {"GET", "MGET"},
     keys.large_result_key("sre", "x"): {"GETRANGE 0 1"},
@@ -71,6 +65,7 @@ OF_OTHERS = (
     "mcp.desk:a:dev",
     "mcp.desk:w:x",
     "mcp.desk:a:dev:w:x",
+    "mcp.desk:a:sre:w:x",
     "mcp.vault:a:sre",
     "mcp.desk.check",
 )
