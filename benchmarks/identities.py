@@ -373,8 +373,8 @@ def main() -> None:
     parser.add_argument("--serve", action="store_true", help="be the MCP server")
     parser.add_argument("--runs", type=int, help="be an agent with so many runs")
     parser.add_argument("--calls", type=int, default=MOST, help=f"of all agents together (default {MOST})")
-    parser.add_argument("--limit", type=float, default=1200, help="seconds for these calls (default 1200)")
-    options = parser.parse_args()
+    parser.add_argument("--limit", type=float, default=1080, help="seconds until they end, for all (default 1080)")
+    options, began = parser.parse_args(), time.monotonic()
     if options.serve:
         serve()
         return
@@ -401,7 +401,8 @@ def main() -> None:
         report.add_list(*play_runs(folder(), server, runs, SMOKE_IDLE_S if options.smoke else IDLE_S))
         report.add_heading("Credentials of agents")
         agents = [f"agent{number:03}" for number in range(identities)]
-        report.add_list(*play_identities(folder(), server, agents, calls, options.limit))
+        left_s = options.limit - (time.monotonic() - began)
+        report.add_list(*play_identities(folder(), server, agents, calls, left_s))
     report.finish(options)
 
 
