@@ -5,8 +5,7 @@ Owns the states of a message and how it moves between them. Each move is one of 
 reply was lost (a delivery may then be counted twice). All times are those of Redis, for the clocks of workers may be
 minutes apart. It knows neither Celery nor kombu. An executor's call is published by `agent.connection`, one of another
 producer by `kombu_transport`, and `fetch` takes it. What runs on an event loop is in `async_deliveries`: there the
-worker's `redelivery` begins, plain calls are answered and agents withdraw. `result_backend` answers calls with a
-thread.
+worker's `redelivery` begins, plain calls are answered, agents withdraw. `result_backend` answers calls with a thread.
 
     waiting ──take──► leased ──begin──► begun ──answer──► answered
        │  ▲              │ ▲              │
