@@ -3,11 +3,11 @@
 Owns the moves between a queue and the affinity queues of the workers beside it. An affinity queue is one like any
 other, in which nothing is lost; what waits there when its worker is gone goes back to where it came from.
 
-Most calls say in a header which session they belong to. The script that takes them from their queue (`fetch`) then
-finds the holder and moves them there: they pass through no other worker. The header is a hint that anyone can write,
-and nobody gains by it: a call is moved only beside the queue that it is in, to a worker that takes calls from there,
-and this worker finds the session by the verified principal and the run. A call without the hint is moved by the worker
-that took it (`forward`).
+Most calls say in a header which session they belong to. The script that publishes them finds the holder and puts them
+there (`publish_to_session`), or the one that takes them from their queue (`fetch`) moves them there: they pass through
+no other worker. The header is a hint that anyone can write, and nobody gains by it: a call is moved only beside the
+queue that it is in, to a worker that takes calls from there, and this worker finds the session by the verified
+principal and the run. A call without the hint is moved by the worker that took it (`forward`).
 """
 
 from tarsy_tasks.broker import fleet, keys
@@ -42,8 +42,10 @@ _FIND_HOLDER = (
 )
 
 
-# If Redis does not let the sender ask who holds a session, a worker moves the call. So it does with what a bound agent
-# sends, when it is its turn: of this queue it would have more than its share.
+# As `steps.publish`; but the call of a session that a worker holds goes into the affinity queue of that worker.
+# `sessions` is as in the header `SESSION_HEADER`. If Redis does not let the sender ask who holds a session, a worker
+# moves the call. So it does with what a bound agent sends, when it is its turn: in an affinity queue it would get more
+# than its share.
 @step(
     NOW,
     ANNOUNCE,
@@ -60,12 +62,7 @@ _FIND_HOLDER = (
     PUBLISH,
     grows=True,
 )
-def publish_to_session(*, queue: Key, tag: str, message: str, garbage_at: str, home: str, sessions: str) -> int:
-    """As `steps.publish`; but the call of a session that a worker holds goes into the affinity queue of that worker.
-
-    Args:
-        sessions: As in the header `SESSION_HEADER`.
-    """
+def publish_to_session(*, queue: Key, tag: str, message: str, garbage_at: str, home: str, sessions: str) -> int: ...
 
 
 PASS_ON = (

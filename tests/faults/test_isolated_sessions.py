@@ -111,6 +111,14 @@ def test_executors_of_one_run_share_its_session(store: Any) -> None:
         assert count(later) == 1
 
 
+def test_a_call_after_close_has_a_new_session() -> None:
+    """The worker may get the wishes to close and that call at once."""
+    with ToolExecutor(session="run") as tools:
+        for _ in range(10):
+            assert [count(tools, server) for server in ("desk", "again", "http")] == [1, 1, 1]
+            tools.close()
+
+
 def test_nothing_is_left_of_a_run_that_nobody_closes(workers: list[Worker], directory: Path, store: Any) -> None:
     tools = ToolExecutor(session="run")
     assert [count(tools, "brief"), count(tools, "brief")] == [1, 2]

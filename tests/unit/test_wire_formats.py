@@ -199,7 +199,7 @@ def test_a_call_leaves_these_marks_on_its_way(client: Any, deliveries: Deliverie
     client.lpush("mcp.desk", MESSAGE)
     client.hset("tarsy:unacked", ID, f"mcp.desk\n1795349242.809\n{MESSAGE}")
     client.zadd("tarsy:waiting:mcp.desk", {ID: 1795348583.1})
-    delivery = deliveries.take("mcp.desk", ID, str, is_isolated=True)
+    delivery = deliveries.take("mcp.desk", ID, str, is_quarantined=True)
     assert client.hgetall(f"tarsy:call:{ID}") == {b"taken": b"1", b"deliveries": b"1", b"suspect": b"1"}
     assert client.zrange("tarsy:leases", 0, -1) == [f"mcp.desk\n{ID}".encode()]
     assert not client.exists("tarsy:waiting:mcp.desk")

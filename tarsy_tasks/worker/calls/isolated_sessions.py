@@ -47,6 +47,7 @@ class HeldSession:
     Attributes:
         key: Its name in Redis.
         executors: Those that have used it, and not closed it.
+        leaving: How many wishes to close it have come that nothing was done about yet: calls that come now are later.
         running: How many of its calls run.
         used_at: When the last one ended; monotonic time.
         confirmed_at: When Redis last said that this worker holds it.
@@ -62,6 +63,7 @@ class HeldSession:
     principal: str
     connection: IsolatedConnection
     executors: set[str] = field(default_factory=set[str])
+    leaving: int = 0
     running: int = 0
     used_at: float = field(default_factory=time.monotonic)
     confirmed_at: float = field(default_factory=time.monotonic)
@@ -190,7 +192,7 @@ class IsolatedSessions:
 
     def _is_sure(self, held: HeldSession) -> bool:
         is_fresh = time.monotonic() - held.confirmed_at < min(_CONFIRMED_S, self._context.lease_s / 2)
-        return is_fresh and not held.connection.is_lost
+        return is_fresh and not held.leaving and not held.connection.is_lost
 
     async def _claim(self, call: RunningCall, key: str) -> HeldSession | Requeued:
         held, shared = self._held.get(key), self._context.connections.get(call.server) or call.connection
@@ -309,7 +311,11 @@ class IsolatedSessions:
         another worker holds it."""
         asked = session_of(call)
         key, tag = session_key_of(call.server, call.principal, asked.run), _delivery_of(call).tag
+        if (held := self._held.get(key)) is not None:
+            held.leaving += 1
         async with self._claiming:
+            if held is not None:
+                held.leaving -= 1
             held = self._held.get(key)
             if held is None:
                 try:
