@@ -14,7 +14,8 @@ from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
 from tests.processes import Worker, wait_until
 
-SHORT_LEASE = 'broker_transport_options = {"visibility_timeout": 2}\n'
+SHORT_LEASE = 'broker_transport_options = {"visibility_timeout": 6}\n'
+"""Not so short that a worker on a busy machine counts as dead while it opens many sessions."""
 RUNS = 6
 MANY = 200
 HTTP_PATH = "old/sse/none"
