@@ -70,6 +70,12 @@ def test_a_function_of_the_agent_answers(worker: Worker) -> None:
         assert tools.execute("old.order", {"key": "called"}).content == "called: 9 red"
 
 
+def test_reads_and_prompts_wait_for_their_answers(worker: Worker) -> None:
+    with ToolExecutor(timeout_s=TIMEOUT_S, on_input=lambda parked: {parked.questions[0].name: {"year": 2026}}) as asked:
+        assert asked.read_resource("old-report://sales", server="old").contents[0].text == "sales of 2026"
+        assert "Welcome to 2026." in str(asked.get_prompt("old", "old_greet"))
+
+
 def test_what_nobody_answers_in_time_is_cancelled(tools: ToolExecutor, table: Any) -> None:
     pending = tools.submit("brief.order", {"key": "late"})
     [question] = pending.questions()
