@@ -129,6 +129,13 @@ def build(ledger: Path) -> MCPServer:
         return (await context.elicit_url("Sign in.", "https://bank.example.com/sign-in", "e1")).action
 
     @server.tool()
+    async def pester_old(key: str, context: Context) -> str:
+        """Ask for ever in the handshake era, whatever the answers are."""
+        while True:
+            record("pester_old", key)
+            await context.elicit("Which year?", Year)
+
+    @server.tool()
     async def login(context: Context) -> str | InputRequiredResult:
         """Ask for a secret."""
         if (answer := content_of(context, "login")) is not None:
