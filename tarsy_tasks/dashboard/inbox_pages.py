@@ -42,7 +42,8 @@ _LONGEST_ANSWERS = 64 * 1024
 class InboxPage(Page):
     @authenticated
     async def get(self) -> None:
-        state, found, tasks = await self.reader.state(), None, ([], 0)
+        state, found = await self.reader.state(), None
+        tasks: tuple[list[ParkedCallView], int] = ([], 0)
         if not state.outage:
             try:
                 found, tasks = await self.reader.inbox(), await self.reader.server_tasks()
