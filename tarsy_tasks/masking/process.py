@@ -9,6 +9,7 @@ import ctypes
 import json
 import os
 import resource
+import signal
 import struct
 import sys
 import time
@@ -56,6 +57,8 @@ def main() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(*map(ctypes.c_long, (_SET_DUMPABLE, 0, 0, 0, 0)))
     os.nice(_NICENESS)
+    for number in (signal.SIGINT, signal.SIGTERM):  # which a supervisor sends to all; the worker still needs it
+        signal.signal(number, signal.SIG_IGN)
     with suppress(ValueError, OSError):  # there is a lower limit already
         resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
     with Connection(int(sys.argv[1])) as worker, suppress(EOFError, OSError):

@@ -91,8 +91,8 @@ class MaskingProcess:
     def end(self) -> None:
         """End the process; no other one is started."""
         self._has_ended = True
-        if self._process is not None:
-            self._process.kill()  # which a thread that waits for it notices
+        if (running := self._process) is not None:
+            running.kill()  # which a thread that waits for it notices
         with self._lock:
             self._release()
 

@@ -36,7 +36,7 @@ def call(tools: ToolExecutor) -> None:
 
 def check(result: ToolResult) -> None:
     assert result.outcome is Outcome.OK
-    assert set(result.content.splitlines()[:2000]) == {"password: __MASKED__"}
+    assert result.content.count("password: __MASKED__\n") > 2000
     assert SECRET not in result.content + repr(result.structured)
 
 
