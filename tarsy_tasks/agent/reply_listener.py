@@ -124,8 +124,9 @@ class ReplyListener:
             async with asyncio.timeout(timeout_s):
                 await asyncio.shield(self._connect_soon())
         except TimeoutError:
+            waited = f"Redis did not answer within {timeout_s:.3g} s" if timeout_s else "No time was left to ask Redis"
             raise BrokerUnavailable(
-                f"Redis did not answer within {timeout_s:.3g} s ({self._failure or 'no connection'}). {consequence} "
+                f"{waited} ({self._failure or 'no connection'}). {consequence} "
                 "Check TARSY_REDIS_URL and whether Redis is running; `tarsy-tasks up` prints the line for its own.",
                 may_have_run,
             ) from None

@@ -138,11 +138,11 @@ class AsyncDeliveries:
         """Remove a begin marker: the call was not sent after all."""
         await steps.unbegin.run_async(self.exchange, tag=tag, owner=owner)
 
-    async def mark_isolated(self, tag: str) -> None:
+    async def mark_quarantined(self, tag: str) -> None:
         """A call whose workers were lost runs alone now: if this one is lost too, the call is to blame."""
         await self.exchange.execute(*steps.isolation(tag))
 
-    async def clear_isolated(self, tag: str) -> None:
+    async def clear_quarantined(self, tag: str) -> None:
         """Such a call no longer runs alone: if its worker is lost, another one may be to blame."""
         await self.exchange.execute(("HDEL", keys.call_marker(tag), "suspect"))
 

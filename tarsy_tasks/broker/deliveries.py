@@ -5,7 +5,7 @@ Owns the states of a message and how it moves between them. Each move is one of 
 reply was lost (a delivery may then be counted twice). All times are those of Redis, for the clocks of workers may be
 minutes apart. It knows neither Celery nor kombu. An executor's call is published by `agent.connection`, one of another
 producer by `kombu_transport`, and `fetch` takes it. What runs on an event loop is in `async_deliveries`: there the
-worker's `guard` begins, plain calls are answered and agents withdraw. `result_backend` answers calls with a thread.
+worker's `redelivery` begins, plain calls are answered, agents withdraw. `result_backend` answers calls with a thread.
 
     waiting ──take──► leased ──begin──► begun ──answer──► answered
        │  ▲              │ ▲              │
@@ -39,12 +39,12 @@ from tarsy_tasks.broker.limits import answer_counted, give_back
 from tarsy_tasks.broker.parked_calls import Parking
 from tarsy_tasks.broker.priority_lists import priority_of_list
 from tarsy_tasks.broker.script import Script
-from tarsy_tasks.broker.sweep import MAX_DELIVERIES, Swept, sweep
+from tarsy_tasks.broker.sweep import QUARANTINE_FROM_DELIVERY, Swept, sweep
 from tarsy_tasks.priorities import NORMAL, Priority
 
 __all__ = [
-    "MAX_DELIVERIES",
     "NO_ENTRY",
+    "QUARANTINE_FROM_DELIVERY",
     "AuditSource",
     "AuditWrite",
     "CallState",
@@ -198,12 +198,12 @@ class Deliveries:
         home = keys.without_priority(queue)
         steps.publish.run(self.exchange, queue=queue, home=home, tag=tag, message=message, garbage_at=when)
 
-    def take(self, queue: str, tag: str, message: Callable[[], str], *, is_isolated: bool = True) -> Delivery:
+    def take(self, queue: str, tag: str, message: Callable[[], str], *, is_quarantined: bool = True) -> Delivery:
         """Lease a message that was popped from its queue. `message` gives its text, for the entry of one whose producer
-        wrote none; `is_isolated`: if this worker is lost, the message may be to blame. Of a call, `mark_isolated` says
-        so later."""
+        wrote none; `is_quarantined`: if this worker is lost, the message may be to blame. Of a call,
+        `mark_quarantined` says so later."""
         delivery = Delivery(tag, keys.without_priority(queue), priority=priority_of_list(queue))
-        take = partial(steps.take.run, self.exchange, tag=tag, home=delivery.queue, is_isolated=is_isolated)
+        take = partial(steps.take.run, self.exchange, tag=tag, home=delivery.queue, is_quarantined=is_quarantined)
         count, state, owner, begun = take(new_entry="")
         if not count:
             count, state, owner, begun = take(new_entry=f"{queue}\n\n{message()}")
@@ -211,14 +211,14 @@ class Deliveries:
         delivery.begun_before = read_begun(begun)
         return delivery
 
-    def mark_isolated(self, tag: str) -> None:
+    def mark_quarantined(self, tag: str) -> None:
         """A call whose workers were lost runs alone now: if this worker is lost, too, the call is to blame."""
         self.exchange.execute(*steps.isolation(tag))
 
     def give_up(self, tag: str) -> None:
         """A message cannot be handled: when its lease has lapsed, it becomes a dead letter."""
         marked, *expires = steps.isolation(tag)
-        self.exchange.execute((*marked, "deliveries", MAX_DELIVERIES), *expires)
+        self.exchange.execute((*marked, "deliveries", QUARANTINE_FROM_DELIVERY), *expires)
 
     def answer(
         self,

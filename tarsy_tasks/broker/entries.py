@@ -70,7 +70,7 @@ TAKE = (
         local home = redis.call('HGET', records_prefix .. tag, 'home')
         return home and redis.call('ZSCORE', all_parked, home .. '\n' .. tag)
     end
-    local function take(tag, home, place, call_marker, withdrawal, new_entry, is_isolated)
+    local function take(tag, home, place, call_marker, withdrawal, new_entry, is_quarantined)
         local marked = redis.pcall('HMGET', call_marker, 'mark', 'owner', 'deliveries', 'begun', 'parked')
         if marked.err and string.find(marked.err, 'WRONGTYPE') then
             -- Nobody knows whether it has begun: it is not run, and its queue goes on.
@@ -100,7 +100,7 @@ TAKE = (
             local _, _, message = split_entry(new_entry)
             fields = {'message', digest_of(home, message), unpack(fields)}
         end
-        if is_isolated then fields = {'suspect', 1, unpack(fields)}
+        if is_quarantined then fields = {'suspect', 1, unpack(fields)}
         elseif earlier then redis.call('HDEL', call_marker, 'suspect') end
         redis.call('HSET', call_marker, unpack(fields))
         redis.call('EXPIRE', call_marker, marker_ttl_s)

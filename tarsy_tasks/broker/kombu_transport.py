@@ -102,11 +102,11 @@ class QoS(kombu_redis.QoS):
         delivery = self.channel.fetched
         if delivery is None:
             tag = call_id_of(message.headers) or str(delivery_tag).encode(errors="replace").decode()[:LONGEST_NAME]
-            is_isolated = message.headers.get("task") not in CALLS  # of a call, the worker's `guard` decides when
+            alone = message.headers.get("task") not in CALLS  # of a call, the worker's `redelivery` decides when
             queue, popped = self.channel.connection.delivers_from, self.channel.popped
             name = popped if keys.without_priority(popped) == queue else queue
             try:
-                delivery = self.channel.deliveries.take(name, tag, lambda: dumps(message._raw), is_isolated=is_isolated)
+                delivery = self.channel.deliveries.take(name, tag, lambda: dumps(message._raw), is_quarantined=alone)
             except ResponseError as error:
                 # kombu takes this for an error of the consumer, which ends the worker. The message has its entry.
                 raise RedisConnectionError(f"Redis refuses the lease of a message: {error}") from error

@@ -5,7 +5,7 @@ when each step is taken.
 
 An entry of the in-flight table is a text of three lines: queue, garbage time, message. A lease is one of two: queue and
 tag. The marker of a call is a hash with the fields `mark` (its state), `owner`, `begun` (who began it and when, a line
-each), `taken`, `deliveries`, `lost_pops`, `suspect` (it is isolated), `parked` (`parked_calls`) and `told` (its dead
+each), `taken`, `deliveries`, `lost_pops`, `suspect` (it is quarantined), `parked` (`parked_calls`) and `told` (its dead
 letter is in the audit and in the log).
 """
 
@@ -76,9 +76,9 @@ def publish(*, queue: Key, tag: str, message: str, garbage_at: str, home: str) -
 @step(
     NOW,
     TAKE,
-    "return take(tag, home, waiting, marker, withdrawn, new_entry, is_isolated)",
+    "return take(tag, home, waiting, marker, withdrawn, new_entry, is_quarantined)",
 )
-def take(*, tag: str, home: str, new_entry: str, is_isolated: bool) -> tuple[int, bytes, bytes, bytes]: ...
+def take(*, tag: str, home: str, new_entry: str, is_quarantined: bool) -> tuple[int, bytes, bytes, bytes]: ...
 
 
 BEGIN_CHECK = (
@@ -341,6 +341,6 @@ def purge(*lists: Key, home: str) -> int: ...
 
 
 def isolation(tag: str) -> tuple[tuple[Any, ...], ...]:
-    """The commands after which a call counts as isolated."""
+    """The commands after which a call counts as quarantined."""
     marker = keys.call_marker(tag)
     return ("HSET", marker, "suspect", 1), ("EXPIRE", marker, MARKER_TTL_S)

@@ -12,13 +12,13 @@ from tarsy_tasks.broker.script import NOW, Table, constants, script
 from tarsy_tasks.broker.steps import KEYS
 from tarsy_tasks.broker.task_headers import LONGEST_NAME
 
-__all__ = ["DEAD_LETTER_TTL_S", "MAX_DELIVERIES", "Swept", "sweep"]
+__all__ = ["DEAD_LETTER_TTL_S", "QUARANTINE_FROM_DELIVERY", "Swept", "sweep"]
 
-MAX_DELIVERIES = 3
-"""The delivery from which on a call runs isolated. If its worker is lost while it is isolated, it becomes a dead
-letter. Messages other than calls always count as isolated. `_MOST_DELIVERIES` is the most that a call can have."""
+QUARANTINE_FROM_DELIVERY = 3
+"""The delivery from which on a call is quarantined. If its worker is lost while it is quarantined, it becomes a dead
+letter. Messages other than calls always count as quarantined. `_MOST_DELIVERIES` is the most that a call can have."""
 _MOST_DELIVERIES = 10
-"""The last delivery of a call that could not be isolated before its worker was lost."""
+"""The last delivery of a call that could not be quarantined before its worker was lost."""
 DEAD_LETTER_TTL_S = 7 * 24 * 3600
 
 
@@ -49,7 +49,7 @@ class Swept:
 # `served` ones are searched whatever else is listed.
 @script(
     constants(
-        max_deliveries=MAX_DELIVERIES,
+        quarantine_from=QUARANTINE_FROM_DELIVERY,
         most_deliveries=_MOST_DELIVERIES,
         sweep_limit=200,
         search_limit=1000,  # of messages at the head of a queue: those behind them are younger
@@ -105,9 +105,9 @@ class Swept:
         local home, tag = string.match(lease, '^([^\n]*)\n(.*)$')
         local entry = tag and entry_of(tag, home)
         if entry then
-            local deliveries, is_isolated = unpack(redis.call('HMGET', marker_prefix .. tag, 'deliveries', 'suspect'))
+            local deliveries, alone = unpack(redis.call('HMGET', marker_prefix .. tag, 'deliveries', 'suspect'))
             local count = tonumber(deliveries) or 0
-            put_back(tag, entry, home, (is_isolated and count >= max_deliveries) or count >= most_deliveries)
+            put_back(tag, entry, home, (alone and count >= quarantine_from) or count >= most_deliveries)
         end
     end
     local function look(tag, home, place)
@@ -139,7 +139,7 @@ class Swept:
             -- Popped for a connection that broke; or it ended its worker before that could take it.
             local pops = redis.pcall('HINCRBY', marker_prefix .. tag, 'lost_pops', 1)
             redis.call('EXPIRE', marker_prefix .. tag, marker_ttl_s)
-            put_back(tag, entry, home, type(pops) == 'table' or pops >= max_deliveries * 5)
+            put_back(tag, entry, home, type(pops) == 'table' or pops >= quarantine_from * 5)
         end
         return true
     end

@@ -3,7 +3,7 @@
 Owns the group, the exit codes and the module of each command (`_MODULES`). Celery imports this module for all of its
 own commands, so a command's module is imported only when that command runs. The other modules:
 
-    asking, broker, known_names   asking servers, reading Redis, names for the completion of a shell
+    server_requests, broker, known_names   asking servers, reading Redis, names for the completion of a shell
     output, tables, call_progress, program   what is printed
     stack, stack_logs, run_files, first_calls, up_summary   the processes of `up` and `demo`, and what `up` shows
     server_sources, new_server, configuration_record, importing   parts of `servers` and of `config import`

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 import click
 
 from tarsy_tasks.cli import UNAVAILABLE
-from tarsy_tasks.cli.asking import ask_servers, build_executor, read_pairs, report_failed
 from tarsy_tasks.cli.call import exit_code, print_result
 from tarsy_tasks.cli.known_names import complete_server
 from tarsy_tasks.cli.output import json_option, print_json, print_table
+from tarsy_tasks.cli.server_requests import ask_servers, build_executor, read_pairs, report_failed
 
 if TYPE_CHECKING:
     from tarsy_tasks import PromptDefinition, ToolExecutor

@@ -11,7 +11,7 @@ import redis
 
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.deliveries import MAX_DELIVERIES
+from tarsy_tasks.broker.deliveries import QUARANTINE_FROM_DELIVERY
 from tarsy_tasks.celery_app import agent_app
 from tarsy_tasks.telemetry.audit import read_audit
 from tests.cli.commands import run_command
@@ -62,7 +62,7 @@ def deadly(start: StartOne, ledger: Ledger) -> Iterator[tuple[str, ToolResult, l
         wait_for_runs(ledger, len(INNOCENT))
         arguments = {"key": "deadly", "kills_worker": True, "length": 5, "password": "hunter-2-secret"}
         call = tools.submit(ToolCall(id="d", name="desk.look", arguments=json.dumps(arguments)))
-        for _ in range(MAX_DELIVERIES):
+        for _ in range(QUARANTINE_FROM_DELIVERY):
             killed = worker
             wait_until(lambda: killed.process.poll() is not None, "the call kills its worker", TIMEOUT_S)  # noqa: B023
             worker = start()
@@ -100,7 +100,7 @@ def test_a_call_that_kills_its_workers_becomes_a_dead_letter(
     assert f"tarsy-tasks dead-letters show {call_id}" in result.content
     assert "may have run" in result.content
     assert {each.outcome for each in beside} == {Outcome.OK}
-    assert ledger.runs()["deadly"] == MAX_DELIVERIES
+    assert ledger.runs()["deadly"] == QUARANTINE_FROM_DELIVERY
 
 
 def test_the_audit_has_one_entry_for_it_and_for_each_beside_it(
@@ -140,7 +140,7 @@ def test_an_operator_sees_a_dead_letter_masked_and_requeues_it(
     assert dead_letters(merciful, "retry", call_id).returncode == 0
     again = agent_app().AsyncResult(call_id).get(timeout=TIMEOUT_S)
     assert (again["outcome"], again["call_id"]) == ("ok", "d")
-    assert ledger.runs()["deadly"] == MAX_DELIVERIES + 1
+    assert ledger.runs()["deadly"] == QUARANTINE_FROM_DELIVERY + 1
 
 
 def test_a_dead_letter_is_logged_once_with_its_cause(

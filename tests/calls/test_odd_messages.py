@@ -51,7 +51,7 @@ def lives(worker: Worker, tools: ToolExecutor, queues: Any) -> None:
     assert worker.process.poll() is None
     assert worker.log.count(" ready.") == 1
     assert "Connection to broker lost" not in worker.log
-    assert "failed outside its body" not in worker.log  # it would be delivered again, and runs isolated then
+    assert "failed outside its body" not in worker.log  # it would be delivered again, and is quarantined then
     assert max(map(len, worker.log.splitlines())) < 20_000
 
 

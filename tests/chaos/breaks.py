@@ -121,8 +121,8 @@ BREAKS = [
         "poison",
         "a message is delivered three times at most",
         "broker/sweep.py",
-        "MAX_DELIVERIES = 3",
-        "MAX_DELIVERIES = 1000",
+        "QUARANTINE_FROM_DELIVERY = 3",
+        "QUARANTINE_FROM_DELIVERY = 1000",
     ),
     Break(
         "neighbour",

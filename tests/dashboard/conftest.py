@@ -69,7 +69,7 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
         def open_(url: str, **options: object) -> Page:
             context = browser.new_context(**options)  # pyright: ignore[reportArgumentType]
             stack.callback(context.close)
-            context.set_default_timeout(15_000)
+            context.set_default_timeout(30_000)
             page = context.new_page()
             watches.append(Watch(page, "/".join(url.split("/")[:3])))
             page.goto(url)

@@ -13,7 +13,7 @@ import redis
 
 from tarsy_tasks import Outcome, ToolExecutor
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.deliveries import MAX_DELIVERIES
+from tarsy_tasks.broker.deliveries import QUARANTINE_FROM_DELIVERY
 from tarsy_tasks.telemetry.audit import read_audit
 from tests.conftest import StartWorker
 from tests.plants import decode_all, plant, read_keys
@@ -174,7 +174,7 @@ def story(
         send_as_strangers_do(redis_url)
         story.results["lost"] = lost.result()
         deadly = send(tools, "doomed.tell", how="worker's death", note=f"door-code {SECRETS['poison']}")
-        for _ in range(MAX_DELIVERIES):
+        for _ in range(QUARANTINE_FROM_DELIVERY):
             wait_until(lambda: doomed.workers[-1].process.poll() is not None, "the call kills its worker", 40)
             doomed.start()
         story.results["poison"] = deadly.result()

@@ -35,10 +35,10 @@ from tarsy_tasks import ToolCall, ToolExecutor
 from tarsy_tasks.errors import BrokerUnavailable
 started = time.monotonic()
 try:
-    ToolExecutor(["desk"], timeout_s=4).execute(ToolCall(id="1", name="desk.echo", arguments={"text": "hello"}))
+    ToolExecutor(["desk"], timeout_s=8).execute(ToolCall(id="1", name="desk.echo", arguments={"text": "hello"}))
 except BrokerUnavailable as error:
     print(error)
-assert time.monotonic() - started < 30, 'it ends with its deadline of 4 s, also on a busy machine'
+assert time.monotonic() - started < 40, 'it ends with its deadline of 8 s, also on a busy machine'
 """
 
 

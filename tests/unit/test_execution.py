@@ -16,7 +16,7 @@ from tarsy_tasks.interceptors import ANONYMOUS, Requeued
 from tarsy_tasks.models import CallInfo
 from tarsy_tasks.worker.calls.admission import Deadline
 from tarsy_tasks.worker.calls.execution import CallExecution, WorkerStopping
-from tarsy_tasks.worker.calls.guard import BeginMarker
+from tarsy_tasks.worker.calls.redelivery import BeginMarker
 from tarsy_tasks.worker.maskers import build_masker
 from tests.processes import turns
 
@@ -30,7 +30,7 @@ def parts(unbegin: Any, *interceptors: Any) -> tuple[Any, Any, Any, Any]:
     context = SimpleNamespace(
         metrics=SimpleNamespace(running=lambda *_: nullcontext()),
         in_flight=SimpleNamespace(unbegin=unbegin),
-        asking=None,
+        elicitation=None,
     )
     call = SimpleNamespace(
         connection=SimpleNamespace(agents=None),

@@ -36,7 +36,7 @@ def test_calls_lost_once_run_side_by_side() -> None:
     asyncio.run(run())
 
 
-def test_an_isolated_call_excludes_others_until_it_leaves() -> None:
+def test_a_quarantined_call_excludes_others_until_it_leaves() -> None:
     async def run() -> None:
         quarantine = Quarantine()
         await quarantine.admit_lost("one", LONG_S, alone=True)
@@ -50,7 +50,7 @@ def test_an_isolated_call_excludes_others_until_it_leaves() -> None:
     asyncio.run(run())
 
 
-def test_an_isolated_call_waits_for_calls_that_were_lost_once() -> None:
+def test_a_quarantined_call_waits_for_calls_that_were_lost_once() -> None:
     async def run() -> None:
         quarantine = Quarantine()
         await quarantine.admit_lost("one", LONG_S, alone=False)
@@ -74,12 +74,12 @@ def test_leaving_without_having_entered_ends_no_isolation() -> None:
     asyncio.run(run())
 
 
-def test_all_other_calls_wait_for_an_isolated_call() -> None:
+def test_all_other_calls_wait_for_a_quarantined_call() -> None:
     async def run() -> None:
         quarantine = Quarantine()
         assert await quarantine.admit_lost("one", LONG_S, alone=True)
         assert not quarantine.admit_new("other")
-        waiting = [await _begun(quarantine.admit_after_isolated(each, LONG_S)) for each in ("two", "three")]
+        waiting = [await _begun(quarantine.admit_after_quarantined(each, LONG_S)) for each in ("two", "three")]
         await quarantine.remove("one")
         assert [await each for each in waiting] == [None, None]
         assert quarantine.admit_new("other")
@@ -87,7 +87,7 @@ def test_all_other_calls_wait_for_an_isolated_call() -> None:
     asyncio.run(run())
 
 
-def test_an_isolated_call_waits_for_running_calls() -> None:
+def test_a_quarantined_call_waits_for_running_calls() -> None:
     async def run() -> None:
         quarantine = Quarantine()
         assert quarantine.admit_new("other")
@@ -113,7 +113,7 @@ def test_isolation_ends_when_others_have_waited_too_long() -> None:
     async def run() -> None:
         quarantine = Quarantine(hold_s=0.01)
         assert await quarantine.admit_lost("one", LONG_S, alone=True)
-        assert await quarantine.admit_after_isolated("other", LONG_S) == "one"
+        assert await quarantine.admit_after_quarantined("other", LONG_S) == "one"
         assert quarantine.admit_new("other")
 
     asyncio.run(run())
@@ -123,7 +123,7 @@ def test_waiting_calls_run_before_the_next_isolated_call() -> None:
     async def run() -> None:
         quarantine = Quarantine(drain_s=0.01)
         assert await quarantine.admit_lost("one", LONG_S, alone=True)
-        waiting = await _begun(quarantine.admit_after_isolated("other", LONG_S))
+        waiting = await _begun(quarantine.admit_after_quarantined("other", LONG_S))
         second = await _begun(quarantine.admit_lost("two", LONG_S, alone=True))
         await quarantine.remove("one")
         assert await waiting is None
@@ -137,7 +137,7 @@ def test_a_call_without_time_to_wait_is_not_admitted() -> None:
         quarantine = Quarantine()
         assert await quarantine.admit_lost("one", LONG_S, alone=True)
         with pytest.raises(TimeoutError):
-            await quarantine.admit_after_isolated("other", 0.01)
+            await quarantine.admit_after_quarantined("other", 0.01)
         await quarantine.remove("one")
         assert await quarantine.admit_lost("two", LONG_S, alone=True)
 

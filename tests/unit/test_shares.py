@@ -249,7 +249,7 @@ def test_a_dead_letter_goes_back_to_its_agent(table: Deliveries, client: Any) ->
     table.publish(keys.agent_queue("desk", "sre"), "dead", text)
     (message,) = take(table)
     table.give_up("dead")
-    table.mark_isolated("dead")
+    table.mark_quarantined("dead")
     client.zadd(keys.LEASES, {message.delivery.lease: 1})
     table.sweep(1000.0, NEVER_S)
     assert client.exists(keys.dead_letter_key("dead"))

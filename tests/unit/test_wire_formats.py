@@ -206,7 +206,7 @@ def test_a_call_leaves_these_marks_on_its_way(client: Any, deliveries: Deliverie
 
     async def begin() -> None:
         exchange = AsyncRedisExchange(lambda: client.connection_pool)
-        await AsyncDeliveries(exchange).clear_isolated(ID)
+        await AsyncDeliveries(exchange).clear_quarantined(ID)
         await AsyncDeliveries(exchange).begin(delivery, "w0@host 1", 1.0)
         assert await AsyncDeliveries(exchange).withdraw("other", "mcp.desk", 60) == (CallState.NONE, False)
         exchange.close()

@@ -1,7 +1,7 @@
 """The interceptors that decide whether a call may start: its deadline, its queue, the definition of its tool.
 
 Owns what each of them refuses, and the timer of the deadline. Whether a call that was delivered before may be sent is
-in `guard`.
+in `redelivery`.
 """
 
 import time

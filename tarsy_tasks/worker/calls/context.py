@@ -21,8 +21,8 @@ from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tarsy_tasks.worker.reporting.health_checks import HealthChecks
 from tarsy_tasks.worker.reporting.lifecycle import Reporting
 from tarsy_tasks.worker.reporting.server_lines import ServerLines
-from tarsy_tasks.worker.sessions.asking_connections import AskingConnections
 from tarsy_tasks.worker.sessions.connections import Connections
+from tarsy_tasks.worker.sessions.elicitation_connections import ElicitationConnections
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 from tarsy_tasks.worker.transport.child_watch import ChildWatch
 
@@ -52,7 +52,7 @@ class WorkerContext:
         child_watch: Ends the processes of the stdio servers when this worker is lost.
         checks: The health checks, while they run.
         reporting: What the worker reports, once it is ready.
-        asking: The connections for calls that may be asked something; None before it takes calls.
+        elicitation: The connections for calls that may be asked something; None before it takes calls.
         consume_own: Takes messages also from the queue that this worker alone has beside that one, for calls that only
             it can answer; whether it can.
         taking_since: When this worker began to take messages, or did so again after an outage of Redis; monotonic time.
@@ -79,7 +79,7 @@ class WorkerContext:
     quarantine: Quarantine = field(default_factory=Quarantine)
     checks: HealthChecks | None = None
     reporting: Reporting | None = None
-    asking: AskingConnections | None = None
+    elicitation: ElicitationConnections | None = None
     consume_own: Callable[[str], bool] = lambda _: False
     taking_since: float = float("inf")
 

@@ -27,11 +27,11 @@ from tarsy_tasks.worker.calls.chain import Interceptors, run_through
 from tarsy_tasks.worker.calls.content import TEXT_LIMIT, mask_result
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.failures import build_failure, facts_of
-from tarsy_tasks.worker.calls.guard import never_deny_run
 from tarsy_tasks.worker.calls.invocation import Invocation
 from tarsy_tasks.worker.calls.large_results import cut_result
 from tarsy_tasks.worker.calls.operation import Operation
 from tarsy_tasks.worker.calls.parking import build_parking
+from tarsy_tasks.worker.calls.redelivery import never_deny_run
 from tarsy_tasks.worker.calls.running_call import RunningCall, ignore_end
 from tarsy_tasks.worker.calls.server_tasks import never_deny_task
 from tarsy_tasks.worker.calls.task_answer import answer_task
@@ -180,8 +180,8 @@ class CallExecution:
         if (agents := self._call.connection.agents) is not None:
             async with agents.lend(self._call.principal) as self._call.connection:
                 return await self._prepared()
-        if (asking := self._context.asking) is not None and call.info.park and call.delivery is not None:
-            async with asking.lend(call.connection, self._context.connections.get(call.server), call.queue) as lent:
+        if (asked := self._context.elicitation) is not None and call.info.park and call.delivery is not None:
+            async with asked.lend(call.connection, self._context.connections.get(call.server), call.queue) as lent:
                 if lent is None:
                     return Requeued("its server may ask one caller at a time, and many wait for that", _TURN_S)
                 call.connection = lent

@@ -24,12 +24,12 @@ from tarsy_tasks.input_answers import dump_asked
 from tarsy_tasks.interceptors import Parked
 from tarsy_tasks.questions import INPUT_REQUIRED
 from tarsy_tasks.telemetry.audit import build_digest
-from tarsy_tasks.worker.calls.asked_questions import MOST_ROUNDS, read_questions
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.parking import build_parking, describe_call
+from tarsy_tasks.worker.calls.questions import MOST_ROUNDS, read_questions
 from tarsy_tasks.worker.calls.running_call import RunningCall
-from tarsy_tasks.worker.sessions.asking import AskingConnection
-from tarsy_tasks.worker.transport.askers import ElicitParams
+from tarsy_tasks.worker.sessions.elicitation_connection import ElicitationConnection
+from tarsy_tasks.worker.transport.elicitation_handlers import ElicitParams
 
 __all__ = ["HeldInput"]
 
@@ -44,7 +44,7 @@ _KEY = "input"
 
 
 class HeldInput:
-    """Who makes one call, as its server sees them; an `Asker`.
+    """Who makes one call, as its server sees them; an `ElicitationHandler`.
 
     Args:
         deadline: Until when the call may take, monotonic time; progress may move it.
@@ -61,25 +61,25 @@ class HeldInput:
         self._over.set()
 
     def note_ambiguous(self) -> None:
-        """As `Asker.note_ambiguous`."""
-        if isinstance(self._call.connection, AskingConnection):
+        """As `ElicitationHandler.note_ambiguous`."""
+        if isinstance(self._call.connection, ElicitationConnection):
             self._call.connection.note_question()
 
     async def ask(self, params: ElicitParams) -> ElicitResult | ErrorData:
         """Wait for an answer. In the end it is cancelled, so that the server can go on."""
-        call, asking = self._call, self._context.asking
+        call, asked = self._call, self._context.elicitation
         self.note_ambiguous()
         left_s = min(call.connection.server.elicitation.wait_s, self._deadline() - time.monotonic() - _SPARE_S)
         call.record.rounds += 1
-        if left_s <= 0 or asking is None or asking.waiting >= _MOST_WAITING or call.record.rounds > MOST_ROUNDS:
+        if left_s <= 0 or asked is None or asked.waiting >= _MOST_WAITING or call.record.rounds > MOST_ROUNDS:
             return ElicitResult(action="cancel")
         try:
             parked = await self._build(params, left_s)
         except CallError as error:
             return ErrorData(code=INVALID_REQUEST, message=error.text)
-        asking.waiting += 1
+        asked.waiting += 1
         # Nothing of the worker is busy, and the answer may have to come through the same slots.
-        asking.slots.leave(call.queue)
+        asked.slots.leave(call.queue)
         call.is_asked = True
         try:
             async with asyncio.timeout(left_s):
@@ -89,9 +89,9 @@ class HeldInput:
             return ElicitResult(action="cancel")
         finally:
             call.is_asked = False
-            asking.waiting -= 1
-            asking.spawn(self._let_go(parked.digest))
-            asking.slots.enter(call.queue)
+            asked.waiting -= 1
+            asked.spawn(self._let_go(parked.digest))
+            asked.slots.enter(call.queue)
 
     async def _build(self, params: ElicitParams, lasts_s: float) -> Parked:
         call = self._call

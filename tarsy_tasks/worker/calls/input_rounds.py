@@ -21,16 +21,16 @@ from tarsy_tasks.interceptors import Parked
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.questions import INPUT_REQUIRED
 from tarsy_tasks.telemetry.audit import build_digest
-from tarsy_tasks.worker.calls.asked_questions import MOST_ROUNDS, read_questions
 from tarsy_tasks.worker.calls.call_digest import digest_of
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.held_input import HeldInput
 from tarsy_tasks.worker.calls.parking import describe_call
+from tarsy_tasks.worker.calls.questions import MOST_ROUNDS, read_questions
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.calls.sent_round import SentRound
 from tarsy_tasks.worker.sessions.input_requests import InputNeeded
 from tarsy_tasks.worker.sessions.recovery import data_of
-from tarsy_tasks.worker.transport.askers import ASKER
+from tarsy_tasks.worker.transport.elicitation_handlers import ELICITATION_HANDLER
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ __all__ = [
     "find_round",
     "input_error",
     "require_same",
-    "send_as_asker",
+    "send_with_elicitation",
 ]
 
 _LONGEST_STATE = 256 * 1024
@@ -106,17 +106,17 @@ async def ask_for_input(call: RunningCall, needed: InputNeeded) -> Parked | Sent
     return Parked(INPUT_REQUIRED, expires_s, digest, 1, about, questions=asked.questions, input_round=kept.fields())
 
 
-async def send_as_asker(
+async def send_with_elicitation(
     context: WorkerContext, sending: Awaitable[T], call: RunningCall, deadline: Callable[[], float]
 ) -> T:
     """Send a call whose server may ask its caller something, and knows it; `deadline` as for `HeldInput`."""
-    asker = HeldInput(context, call, deadline)
-    token = ASKER.set(asker)
+    handler = HeldInput(context, call, deadline)
+    token = ELICITATION_HANDLER.set(handler)
     try:
         return await sending
     finally:
-        ASKER.reset(token)
-        asker.end()
+        ELICITATION_HANDLER.reset(token)
+        handler.end()
 
 
 async def require_same(call: RunningCall, sent: SentRound) -> None:

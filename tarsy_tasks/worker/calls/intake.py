@@ -11,7 +11,7 @@ from tarsy_tasks.models import CallInfo
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.event_feed import EventFeed
 from tarsy_tasks.worker.calls.failures import build_failure
-from tarsy_tasks.worker.calls.guard import never_deny_run
+from tarsy_tasks.worker.calls.redelivery import never_deny_run
 from tarsy_tasks.worker.calls.running_call import RunningCall, parse_message, require_connection, require_method
 from tarsy_tasks.worker.reporting.call_record import CallRecord
 

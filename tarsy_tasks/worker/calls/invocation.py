@@ -24,7 +24,7 @@ from tarsy_tasks.worker.calls.call_approval import require_approved
 from tarsy_tasks.worker.calls.chain import Step, run_through
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.event_feed import Extension
-from tarsy_tasks.worker.calls.input_rounds import ask_for_input, input_error, require_same, send_as_asker
+from tarsy_tasks.worker.calls.input_rounds import ask_for_input, input_error, require_same, send_with_elicitation
 from tarsy_tasks.worker.calls.operation import Operation
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.calls.server_tasks import keep_task
@@ -295,7 +295,7 @@ class Invocation:
         sending = self._operation.send(call, session, timeout_s)
         if not call.info.park or call.delivery is None:
             return sending
-        return send_as_asker(self._context, sending, call, lambda: min(self._deadline, call.deadline))
+        return send_with_elicitation(self._context, sending, call, lambda: min(self._deadline, call.deadline))
 
     async def _ask(self, needed: InputNeeded) -> Ending:
         """The server asks something: the call waits, or is sent again at once."""

@@ -1,6 +1,6 @@
 """What becomes of a call that is over a limit, or whose server asked to wait: it waits in Redis, or is rejected.
 
-Owns the answers, and what a worker hands to Redis for the check, which is a part of the begin marker (`guard`). It
+Owns the answers, and what a worker hands to Redis for the check, which is a part of the begin marker (`redelivery`). It
 counts nothing itself: that is `broker.limits`.
 """
 

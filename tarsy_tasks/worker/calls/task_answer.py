@@ -23,11 +23,11 @@ from tarsy_tasks.interceptors import Answer, Ending, Parked, Requeued
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.questions import INPUT_REQUIRED
 from tarsy_tasks.telemetry.audit import build_canonical, build_digest
-from tarsy_tasks.worker.calls.asked_questions import MOST_ROUNDS, read_questions
 from tarsy_tasks.worker.calls.context import WorkerContext
-from tarsy_tasks.worker.calls.input_rounds import find_round, send_as_asker
+from tarsy_tasks.worker.calls.input_rounds import find_round, send_with_elicitation
 from tarsy_tasks.worker.calls.operation import Operation
 from tarsy_tasks.worker.calls.parking import REFUSED, describe_call
+from tarsy_tasks.worker.calls.questions import MOST_ROUNDS, read_questions
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.calls.server_tasks import digest_of_task
 from tarsy_tasks.worker.calls.tool_call import output_notes
@@ -35,7 +35,7 @@ from tarsy_tasks.worker.sessions.call_errors import call_error, describe_error, 
 from tarsy_tasks.worker.sessions.recovery import Action, Executed, Recovery, classify_error
 from tarsy_tasks.worker.sessions.server_tasks import TaskState, cancel_task, get_task, is_final, update_task
 from tarsy_tasks.worker.sessions.session import Session
-from tarsy_tasks.worker.transport.askers import ElicitParams
+from tarsy_tasks.worker.transport.elicitation_handlers import ElicitParams
 
 __all__ = ["answer_task"]
 
@@ -91,8 +91,10 @@ class _TaskAnswer:
                 session = await connection.connected_for_call()
             if self._parked.reason == INPUT_REQUIRED and self._parked.decision == "answered":
                 return await self._pass_on(session, timeout_s)
-            asking = session.request(lambda client: get_task(client, self._parked.task, timeout_s), timeout_s)
-            state = await (send_as_asker(self._context, asking, call, lambda: ends_at) if call.info.park else asking)
+            sent = session.request(lambda client: get_task(client, self._parked.task, timeout_s), timeout_s)
+            state = await (
+                send_with_elicitation(self._context, sent, call, lambda: ends_at) if call.info.park else sent
+            )
         except (NoSessionError, TimeoutError):
             return await self._wait(_UNREACHABLE_S)
         except ValidationError as error:
@@ -178,7 +180,7 @@ class _TaskAnswer:
         answers = dict(sent.answers or {}) if sent is not None else {}
         giving = session.request(lambda client: update_task(client, parked.task, answers, timeout_s), timeout_s)
         ends_at = time.monotonic() + timeout_s
-        await send_as_asker(self._context, giving, call, lambda: ends_at)
+        await send_with_elicitation(self._context, giving, call, lambda: ends_at)
         answered = json.dumps(sorted({*self._answered, *answers}))
         return await self._wait(_AFTER_ANSWER_S, answered=answered, answered_by=call.record.answered)
 

@@ -61,10 +61,10 @@ from tarsy_tasks.worker.process.task_poller import TaskPoller
 from tarsy_tasks.worker.reporting.audit_writer import Audit
 from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tarsy_tasks.worker.reporting.server_lines import ServerLines
-from tarsy_tasks.worker.sessions.asking_connections import AskingConnections
 from tarsy_tasks.worker.sessions.connecting import connect_servers, served_servers
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 from tarsy_tasks.worker.sessions.connections import Connections, build_connection
+from tarsy_tasks.worker.sessions.elicitation_connections import ElicitationConnections
 from tarsy_tasks.worker.sessions.isolated import IsolatedConnection
 from tarsy_tasks.worker.sessions.opening import SessionContext
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
@@ -152,10 +152,10 @@ class TaskPool(ThreadsTaskPool):
             for each in (suspended, pauses, reporter, budgets):
                 each.tend(exchange)
 
-        context.asking = AskingConnections(self._sessions, self._bulkhead)
+        context.elicitation = ElicitationConnections(self._sessions, self._bulkhead)
         keeping = (context.audit, context.instance, servers, context.lease_s, tend)
         self._leases = LeaseKeeper(self.app, *keeping)
-        kept = (self._bulkhead, suspended, pauses, changes, self._leases, self.isolated, context.asking)
+        kept = (self._bulkhead, suspended, pauses, changes, self._leases, self.isolated, context.elicitation)
         context.connections.inform(*kept)
         grace_s = context.settings.shutdown_grace_s
         self.server_changes = ServerChanges(context.connections, self, self._connect, grace_s)
@@ -300,7 +300,7 @@ class TaskPool(ThreadsTaskPool):
             self._watching.cancel()
             wait_for([self._loop.submit(self._watches.close())], _ANSWER_S)
         closing = [self._loop.submit(close(connection)) for connection in self._context.connections.values()]
-        kept = filter(None, (self.server_changes, self.isolated, self._context.asking))
+        kept = filter(None, (self.server_changes, self.isolated, self._context.elicitation))
         closing += [self._loop.submit(each.close()) for each in kept]
         wait_for(closing, _CLOSE_S)
         for each in (self.fetcher, self._context.in_flight.exchange, self._context.results):

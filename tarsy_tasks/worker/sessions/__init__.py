@@ -4,7 +4,7 @@ connecting         all servers, when the worker starts; `connections` has them a
 connection         one server for the worker's whole life: which session calls use, and its replacement
 agent_connections  the same for a server that each agent uses with its own credential; `agent_pool` has theirs
 isolated           the connection of one run of an agent
-asking_connections   the connections for calls whose server may ask something (handshake era); `asking` is one
+elicitation_connections   those of calls whose server may ask something (handshake era); `elicitation_connection`: one
 on_demand          stops a server that nobody uses
 opening            the attempts to open one session
 session            one open session: the SDK's client, its tools, and the signs that it is lost

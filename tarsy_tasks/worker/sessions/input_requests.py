@@ -3,7 +3,7 @@
 Owns who may be asked: a request whose sender can answer says so to the server, and all others do not. In the 2026 era a
 question is the answer to a request, and its sender decides what becomes of it (`InputNeeded`); the SDK itself would ask
 its callbacks, and hold the session meanwhile. In the handshake era it is a request of the server while the call runs,
-which an `Asker` answers. Sampling and roots are refused as the SDK does.
+which an `ElicitationHandler` answers. Sampling and roots are refused as the SDK does.
 """
 
 from collections.abc import Awaitable, Callable
@@ -23,7 +23,7 @@ from mcp_types import (
     UrlElicitationCapability,
 )
 
-from tarsy_tasks.worker.transport.askers import ASKED, ASKER, ElicitParams
+from tarsy_tasks.worker.transport.elicitation_handlers import ADDRESSED_HANDLER, ELICITATION_HANDLER, ElicitParams
 
 __all__ = ["InputNeeded", "answer_elicitation", "keep_questions"]
 
@@ -62,7 +62,7 @@ def keep_questions(client: Client) -> None:
 
     def stamp(data: dict[str, Any], options: Any) -> None:
         stock(data, options)
-        if ASKER.get() is not None:
+        if ELICITATION_HANDLER.get() is not None:
             meta = data["params"]["_meta"]
             meta[CLIENT_CAPABILITIES_META_KEY] = {**meta[CLIENT_CAPABILITIES_META_KEY], "elicitation": elicitation}
 
@@ -72,7 +72,7 @@ def keep_questions(client: Client) -> None:
 
 async def answer_elicitation(_: ClientRequestContext, params: ElicitParams) -> ElicitResult | ErrorData:
     """The `elicitation_callback` of sessions whose callers can answer."""
-    asked = ASKED.get()
+    asked = ADDRESSED_HANDLER.get()
     if asked is None:
         text = "Several requests run, and it cannot be told which one this question belongs to, so nobody was asked"
         return ErrorData(code=INVALID_REQUEST, message=text)

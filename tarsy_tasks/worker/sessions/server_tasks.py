@@ -18,7 +18,7 @@ from mcp.shared.inbound import MCP_NAME_HEADER, encode_header_value
 from mcp_types import CallToolResult, ElicitRequest, ElicitResult, InputRequests, Result
 from pydantic import BeforeValidator, StringConstraints, TypeAdapter, ValidationError
 
-from tarsy_tasks.worker.transport.askers import ElicitParams
+from tarsy_tasks.worker.transport.elicitation_handlers import ElicitParams
 
 __all__ = [
     "CreatedTask",

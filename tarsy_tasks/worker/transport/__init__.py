@@ -1,7 +1,8 @@
 """The way of a message to an MCP server and back: the transports, what bounds them, and the processes behind stdio.
 
 transports         which transport a server has, and its parameters
-dispatcher         requests and their answers, over any transport; `call_listeners`, `askers`: what comes meanwhile
+dispatcher         requests and their answers, over any transport
+call_listeners, elicitation_handlers   what comes meanwhile
 stdio, streamable_http, sse   one transport each
 http_client, http_connections, http_bodies   HTTP
 credentials        what it is authenticated with; `agent_secrets` and `provided_credentials` are those of agents

@@ -46,8 +46,12 @@ from opentelemetry.propagate import inject
 from pydantic_core import to_json
 
 from tarsy_tasks.worker.long_work import ASKED_S, LongWork
-from tarsy_tasks.worker.transport.askers import ASKED, ASKER, Askers
 from tarsy_tasks.worker.transport.call_listeners import CallListener, CallListeners, with_token
+from tarsy_tasks.worker.transport.elicitation_handlers import (
+    ADDRESSED_HANDLER,
+    ELICITATION_HANDLER,
+    ElicitationHandlers,
+)
 from tarsy_tasks.worker.transport.flood import PROGRESS, Flood
 from tarsy_tasks.worker.transport.lines import LongLine
 from tarsy_tasks.worker.transport.message_limits import LARGE_BYTES
@@ -102,7 +106,7 @@ class MessageDispatcher(Dispatcher[TransportContext]):
         self._where = where
         self.ended = asyncio.Event()
         self.listeners = CallListeners(flood)
-        self._askers = Askers()
+        self._elicitations = ElicitationHandlers()
         self._last_id = 0
         self._waiting: dict[RequestId, asyncio.Future[dict[str, Any]]] = {}
         self._answering: dict[RequestId, anyio.CancelScope] = {}
@@ -145,8 +149,8 @@ class MessageDispatcher(Dispatcher[TransportContext]):
         data = _encode(message)
         key = coerce_request_id(request_id)
         answer = self._waiting[key] = asyncio.get_running_loop().create_future()
-        if (asker := ASKER.get()) is not None:
-            self._askers.add(key, asker)
+        if (handler := ELICITATION_HANDLER.get()) is not None:
+            self._elicitations.add(key, handler)
         timeout_s = options.get("timeout")
         is_written = False
         try:
@@ -176,8 +180,8 @@ class MessageDispatcher(Dispatcher[TransportContext]):
             del self._waiting[key]
             if listener is not None:
                 self.listeners.remove(key)
-            if asker is not None:
-                self._askers.remove(key)
+            if handler is not None:
+                self._elicitations.remove(key)
 
     def _cancel(self, request_id: RequestId, reason: str, options: CallOptions) -> None:
         """Tell the server that nobody waits for an answer any more, unless the protocol forbids it."""
@@ -272,7 +276,7 @@ class MessageDispatcher(Dispatcher[TransportContext]):
 
     async def _answer(self, request: JSONRPCRequest, scope: anyio.CancelScope, stream: RequestId | None) -> None:
         """Answer a request of the server, unless it cancels it."""
-        ASKED.set(self._askers.find(stream))
+        ADDRESSED_HANDLER.set(self._elicitations.find(stream))
         with scope:
             try:
                 result = await self._on_request(_context(request.id), request.method, request.params)

@@ -9,7 +9,7 @@ from redis.exceptions import OutOfMemoryError
 from tarsy_tasks.broker import fleet, keys
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
 from tarsy_tasks.broker.begun import Begun, read_begun
-from tarsy_tasks.broker.deliveries import MAX_DELIVERIES, CallState, Deliveries, Delivery
+from tarsy_tasks.broker.deliveries import QUARANTINE_FROM_DELIVERY, CallState, Deliveries, Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.steps import ENDED_TTL_S
 from tests.processes import wait_until
@@ -52,7 +52,7 @@ def test_an_answer_removes_the_entry_of_the_call(table: Deliveries, client: redi
 
 def test_a_requeue_does_not_count_as_a_delivery(table: Deliveries, client: redis.Redis) -> None:
     table.publish(QUEUE, "a", MESSAGE)
-    for _ in range(MAX_DELIVERIES * 2):
+    for _ in range(QUARANTINE_FROM_DELIVERY * 2):
         assert pop(client) == MESSAGE
         delivery = table.take(QUEUE, "a", lambda: "")
         assert delivery.count == 1

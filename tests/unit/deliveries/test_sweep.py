@@ -4,7 +4,7 @@ import pytest
 import redis
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.deliveries import MAX_DELIVERIES, AuditWrite, Deliveries, Delivery
+from tarsy_tasks.broker.deliveries import QUARANTINE_FROM_DELIVERY, AuditWrite, Deliveries, Delivery
 from tarsy_tasks.broker.sweep import Swept
 from tests.processes import wait_until
 from tests.unit.deliveries.table import LEASE_S, MESSAGE, QUEUE, is_clean, pop, sweep, withdraw
@@ -55,7 +55,7 @@ def test_after_a_silence_owners_get_time_to_renew(table: Deliveries, client: red
 
 def test_a_message_whose_workers_died_too_often_is_a_dead_letter(table: Deliveries, client: redis.Redis) -> None:
     table.publish(QUEUE, "a", MESSAGE)
-    for count in range(1, MAX_DELIVERIES + 1):
+    for count in range(1, QUARANTINE_FROM_DELIVERY + 1):
         pop(client)
         assert table.take(QUEUE, "a", lambda: "").count == count
         swept = sweep(table, until="its lease lapses")
@@ -104,13 +104,13 @@ def test_a_dead_letter_has_a_name_that_people_can_read(table: Deliveries, client
 
 def test_a_call_is_not_blamed_for_what_another_call_did(table: Deliveries, client: redis.Redis) -> None:
     table.publish(QUEUE, "a", MESSAGE)
-    for count in range(1, MAX_DELIVERIES + 2):
+    for count in range(1, QUARANTINE_FROM_DELIVERY + 2):
         pop(client)
-        assert table.take(QUEUE, "a", lambda: "", is_isolated=False).count == count
+        assert table.take(QUEUE, "a", lambda: "", is_quarantined=False).count == count
         assert sweep(table, until="its lease lapses").restored == ("a",)
     pop(client)
-    table.take(QUEUE, "a", lambda: "", is_isolated=False)
-    table.mark_isolated("a")
+    table.take(QUEUE, "a", lambda: "", is_quarantined=False)
+    table.mark_quarantined("a")
     assert sweep(table, until="it was lost when it ran alone").dead_letters == ("a",)
 
 
@@ -120,10 +120,10 @@ def test_a_call_that_kills_before_isolation_is_a_dead_letter(table: Deliveries, 
     deliveries = 0
     while not aside:
         pop(client)
-        deliveries = table.take(QUEUE, "a", lambda: "", is_isolated=False).count
+        deliveries = table.take(QUEUE, "a", lambda: "", is_quarantined=False).count
         assert deliveries < 20
         aside += sweep(table, until="its lease lapses").dead_letters
-    assert deliveries > MAX_DELIVERIES
+    assert deliveries > QUARANTINE_FROM_DELIVERY
 
 
 def test_garbage_is_found_with_its_true_queue(table: Deliveries, client: redis.Redis) -> None:

@@ -1,4 +1,4 @@
-"""Which connection a call uses whose server may ask something (`sessions.asking`): one for each server, when needed.
+"""Which connection a call uses whose server may ask something: one for each server, when needed.
 
 Isolated sessions, and those with the credentials of an agent, are not asked in the handshake era.
 """
@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol
 
 from tarsy_tasks.errors import NoSessionError
-from tarsy_tasks.worker.sessions.asking import AskingConnection
 from tarsy_tasks.worker.sessions.connection import ServerConnection
+from tarsy_tasks.worker.sessions.elicitation_connection import ElicitationConnection
 from tarsy_tasks.worker.sessions.opening import SessionContext
 
-__all__ = ["AskingConnections"]
+__all__ = ["ElicitationConnections"]
 
 _MOST_IN_LINE = 100
 """So many calls of a server wait in this worker until it is their turn to be asked; further ones come again."""
@@ -27,7 +27,7 @@ class Slots(Protocol):
     def leave(self, queue: str) -> None: ...
 
 
-class AskingConnections:
+class ElicitationConnections:
     """The connections for questions of one worker; a `KeptPerServer`.
 
     Attributes:
@@ -38,7 +38,7 @@ class AskingConnections:
     def __init__(self, sessions: SessionContext, slots: Slots) -> None:
         self._sessions = sessions
         self.slots = slots
-        self._by_server: dict[str, AskingConnection] = {}
+        self._by_server: dict[str, ElicitationConnection] = {}
         self._background: set[asyncio.Task[None]] = set()
         self.waiting = 0
 
@@ -63,24 +63,24 @@ class AskingConnections:
             yield connection
             return
         name = shared.server.name
-        asking = self._by_server.get(name)
-        if asking is None:
-            asking = self._by_server[name] = AskingConnection(shared, self._sessions)
-        if not asking.is_free:
-            if asking.waiting >= _MOST_IN_LINE:
+        elicitation = self._by_server.get(name)
+        if elicitation is None:
+            elicitation = self._by_server[name] = ElicitationConnection(shared, self._sessions)
+        if not elicitation.is_free:
+            if elicitation.waiting >= _MOST_IN_LINE:
                 yield None
                 return
             self.slots.leave(queue)
             try:
-                await asking.enter()
+                await elicitation.enter()
             finally:
                 self.slots.enter(queue)
         else:
-            await asking.enter()
+            await elicitation.enter()
         try:
-            yield asking
+            yield elicitation
         finally:
-            asking.leave()
+            elicitation.leave()
 
     def add(self, connection: ServerConnection) -> None:
         """As `KeptPerServer.add`."""
@@ -88,8 +88,8 @@ class AskingConnections:
 
     def remove(self, server: str) -> None:
         """As `KeptPerServer.remove`."""
-        if (asking := self._by_server.pop(server, None)) is not None:
-            self.spawn(asking.close())
+        if (elicitation := self._by_server.pop(server, None)) is not None:
+            self.spawn(elicitation.close())
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Have something done that no call waits for."""

@@ -11,12 +11,12 @@ from typing import Protocol
 from mcp.shared.dispatcher import coerce_request_id
 from mcp_types import ElicitRequestFormParams, ElicitRequestURLParams, ElicitResult, ErrorData, RequestId
 
-__all__ = ["ASKED", "ASKER", "Asker", "Askers", "ElicitParams"]
+__all__ = ["ADDRESSED_HANDLER", "ELICITATION_HANDLER", "ElicitParams", "ElicitationHandler", "ElicitationHandlers"]
 
 ElicitParams = ElicitRequestFormParams | ElicitRequestURLParams
 
 
-class Asker(Protocol):
+class ElicitationHandler(Protocol):
     """Who sends a request, and can answer what the server asks meanwhile."""
 
     async def ask(self, params: ElicitParams) -> ElicitResult | ErrorData:
@@ -28,30 +28,30 @@ class Asker(Protocol):
         ...
 
 
-ASKER: ContextVar[Asker | None] = ContextVar("asker", default=None)
+ELICITATION_HANDLER: ContextVar[ElicitationHandler | None] = ContextVar("handler", default=None)
 """Who sends the requests of this context; None: it answers nothing."""
-ASKED: ContextVar[Asker | None] = ContextVar("asked", default=None)
+ADDRESSED_HANDLER: ContextVar[ElicitationHandler | None] = ContextVar("asked", default=None)
 """Whom the request of a server concerns that is answered in this context; None: nobody can say."""
 
 
-class Askers:
-    """The askers of the running requests of one session."""
+class ElicitationHandlers:
+    """The handlers of the running requests of one session."""
 
     def __init__(self) -> None:
-        self._by_request: dict[RequestId, Asker] = {}
+        self._by_request: dict[RequestId, ElicitationHandler] = {}
 
-    def add(self, request_id: RequestId, asker: Asker) -> None:
-        self._by_request[request_id] = asker
+    def add(self, request_id: RequestId, handler: ElicitationHandler) -> None:
+        self._by_request[request_id] = handler
 
     def remove(self, request_id: RequestId) -> None:
         self._by_request.pop(request_id, None)
 
-    def find(self, stream: RequestId | None) -> Asker | None:
+    def find(self, stream: RequestId | None) -> ElicitationHandler | None:
         """Whom a question concerns; `stream` is the request on whose stream it came, if it came on one."""
         if stream is not None:
             return self._by_request.get(coerce_request_id(stream))
         if len(self._by_request) == 1:
             return next(iter(self._by_request.values()))
-        for asker in self._by_request.values():
-            asker.note_ambiguous()
+        for handler in self._by_request.values():
+            handler.note_ambiguous()
         return None

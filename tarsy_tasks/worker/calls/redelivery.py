@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 
 from redis.exceptions import RedisError, ResponseError
 
-from tarsy_tasks.broker.deliveries import MAX_DELIVERIES, CallState, Delivery
+from tarsy_tasks.broker.deliveries import QUARANTINE_FROM_DELIVERY, CallState, Delivery
 from tarsy_tasks.broker.limits import OverLimit
 from tarsy_tasks.broker.redis_errors import ErrorKind, classify_error
 from tarsy_tasks.errors import CallError
@@ -51,42 +51,42 @@ class Redelivery:
         is_in = self._quarantine.admit_new(call)
         try:
             if not is_in:
-                await self._wait_for_isolated(call)
+                await self._wait_for_quarantined(call)
             return await proceed()
         finally:
             if not (is_in and self._quarantine.remove_new(call)):
                 await self._quarantine.remove(call)
 
-    async def _wait_for_isolated(self, call: RunningCall) -> None:
+    async def _wait_for_quarantined(self, call: RunningCall) -> None:
         try:
-            isolated = await self._quarantine.admit_after_isolated(call, _seconds_left(call))
+            quarantined = await self._quarantine.admit_after_quarantined(call, _seconds_left(call))
         except TimeoutError:
             raise CallError(
                 ErrorCode.DEADLINE_PASSED,
-                "The call waited until its deadline for another call, which runs isolated because its workers were "
+                "The call waited until its deadline for another call, which is quarantined because its workers were "
                 "lost. The tool did not run. Call it again later, or allow more time.",
             ) from None
-        if isinstance(isolated, RunningCall):
+        if isinstance(quarantined, RunningCall):
             with suppress(RedisError, OSError):
-                await self._in_flight.clear_isolated(isolated.id)
+                await self._in_flight.clear_quarantined(quarantined.id)
 
     @asynccontextmanager
     async def _after_loss(self, call: RunningCall, delivery: Delivery) -> AsyncGenerator[None]:
         """Admits a call that was lost with its worker. On its second delivery it runs beside others; from the third on
-        it runs isolated: if it is what kills the workers, no other call is blamed.
+        it is quarantined: if it is what kills the workers, no other call is blamed.
         """
         is_alone = False
         try:
-            is_alone = await self._admit_lost(call, alone=delivery.count >= MAX_DELIVERIES)
+            is_alone = await self._admit_lost(call, alone=delivery.count >= QUARANTINE_FROM_DELIVERY)
             if is_alone:
                 with suppress(RedisError, OSError):
-                    await self._in_flight.mark_isolated(delivery.tag)
+                    await self._in_flight.mark_quarantined(delivery.tag)
             yield
         finally:
             if is_alone:
-                # Its answer is not stored yet, and the next isolated call may be the one that kills.
+                # Its answer is not stored yet, and the next quarantined call may be the one that kills.
                 with suppress(RedisError, OSError):
-                    await self._in_flight.clear_isolated(delivery.tag)
+                    await self._in_flight.clear_quarantined(delivery.tag)
             await self._quarantine.remove(call)
 
     async def _admit_lost(self, call: RunningCall, *, alone: bool) -> bool:

@@ -14,12 +14,12 @@ from tarsy_tasks.worker.sessions.connection import ServerConnection
 from tarsy_tasks.worker.sessions.opening import SessionContext
 from tarsy_tasks.worker.sessions.session import Session
 
-__all__ = ["AskingConnection"]
+__all__ = ["ElicitationConnection"]
 
 _IDLE_S = 600.0
 
 
-class AskingConnection(ServerConnection):
+class ElicitationConnection(ServerConnection):
     """Attributes:
     users: How many calls use it now.
     takes_turns: The server asks, and over this transport it cannot be told which of several running calls it is about:

@@ -20,9 +20,9 @@ from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.long_work import ASKED_S, is_large
 from tarsy_tasks.worker.maskers import Masker
 from tarsy_tasks.worker.sessions.definition_fields import mask_object
-from tarsy_tasks.worker.transport.askers import ElicitParams
+from tarsy_tasks.worker.transport.elicitation_handlers import ElicitParams
 
-__all__ = ["MOST_ROUNDS", "AskedInput", "read_questions"]
+__all__ = ["MOST_ROUNDS", "Questions", "read_questions"]
 
 MOST_ROUNDS = 10
 """How often a server may ask in one call."""
@@ -36,7 +36,7 @@ _MOST_CHARS = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class AskedInput:
+class Questions:
     """What a server asks at once.
 
     Attributes:
@@ -52,7 +52,7 @@ class AskedInput:
         return [each.model_dump(mode="json") for each in self.questions]
 
 
-async def read_questions(asked: Mapping[str, ElicitParams], call: RunningCall) -> AskedInput:
+async def read_questions(asked: Mapping[str, ElicitParams], call: RunningCall) -> Questions:
     """What a server asks, by its keys.
 
     Raises:
@@ -71,7 +71,7 @@ def _texts_of(params: ElicitParams) -> list[Any]:
     return [params.message, params.requested_schema]
 
 
-def _read(asked: Mapping[str, ElicitParams], call: RunningCall) -> AskedInput:
+def _read(asked: Mapping[str, ElicitParams], call: RunningCall) -> Questions:
     masker, chars = call.connection.masker, 0
     shown: dict[str, InputQuestion] = {}
     kept: list[AskedQuestion] = []
@@ -85,7 +85,7 @@ def _read(asked: Mapping[str, ElicitParams], call: RunningCall) -> AskedInput:
         chars += len(key) + len(question.model_dump_json())
         if chars > _MOST_CHARS:
             raise _too_much(call, f"questions with more than {_MOST_CHARS} characters")
-    return AskedInput(tuple(shown.values()), tuple(kept))
+    return Questions(tuple(shown.values()), tuple(kept))
 
 
 def _read_one(

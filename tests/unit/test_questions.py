@@ -10,7 +10,7 @@ from mcp_types import ElicitRequestFormParams, ElicitRequestURLParams
 
 from tarsy_tasks import ErrorCode
 from tarsy_tasks.errors import CallError
-from tarsy_tasks.worker.calls.asked_questions import AskedInput, read_questions
+from tarsy_tasks.worker.calls.questions import Questions, read_questions
 from tarsy_tasks.worker.long_work import LongWork
 from tarsy_tasks.worker.maskers import build_masker
 
@@ -32,8 +32,8 @@ def form(message: str = "Which?", fields: int = 1, title: str = "") -> ElicitReq
     return ElicitRequestFormParams(message=message, requested_schema={"type": "object", "properties": properties})
 
 
-def read(masker: Any, *asked: Any, key: str = "key") -> AskedInput:
-    async def main() -> AskedInput:
+def read(masker: Any, *asked: Any, key: str = "key") -> Questions:
+    async def main() -> Questions:
         connection = SimpleNamespace(masker=masker, long_work=LongWork())
         call: Any = SimpleNamespace(server="shop", connection=connection, record=SimpleNamespace(title="`shop.order`"))
         return await read_questions({f"{key}{number}": each for number, each in enumerate(asked)}, call)
