@@ -49,7 +49,7 @@ other, as `expired`, so that a worker answers it: with an audit entry, and for C
 All times are those of Redis. Each script may be sent twice.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -133,7 +133,7 @@ class Decided(StrEnum):
         redis.call('HSET', parked_call, 'decision', 'refused')
         return 0
     end
-    list_place(lease, ends_at, record.principal, record.reason == 'task')
+    list_place(lease, ends_at, record.principal, record.reason)
     redis.call('ZADD', parked, ends_at, lease)  -- of another type, it fails: the lease is kept
     redis.call('ZREM', leases, lease)
     local left_s = math.ceil(math.max(0, ends_at - now))
@@ -276,8 +276,8 @@ WAKE = (
             redis.call('DEL', result_prefix .. tag)
         end
         if not entry then  -- it was withdrawn
-            forget(place)
-            return 0
+            have_forgotten(place)
+            return nil
         end
         leave(place, tag)
         return #entry
@@ -285,7 +285,7 @@ WAKE = (
     """
 )
 """A Lua function that puts a parked call back into its queue, or into that of the worker that holds what it needs. It
-returns the bytes that it has read. It needs `NOW`."""
+returns the bytes that it has read, nil if the call was withdrawn. It needs `NOW`."""
 
 
 @script(
@@ -324,40 +324,57 @@ returns the bytes that it has read. It needs `NOW`."""
 def _decide(*, tag: str, digest: str, is_approved: bool, by: str, why: str) -> bytes: ...
 
 
-# As `delayed.release_due`. What agents have withdrawn is found by looking through all of them, a part each time.
+# As `delayed.release_due`. What agents have withdrawn is found by looking through all of them, a part each time; so are
+# those that older workers have parked and not listed. Returns in how many seconds the next one is due, and the ids of
+# those that were withdrawn.
 @script(
     constants(most=200, most_bytes=1024 * 1024, looked_at=300),
     NOW,
     WAKE,
     r"""
-    local bytes = 0
+    local bytes, withdrawn_tags = 0, {}
+    local function forget_withdrawn(place)
+        forget(place)
+        withdrawn_tags[#withdrawn_tags + 1] = string.match(place, '\n(.*)$')
+    end
     for _, place in ipairs(redis.call('ZRANGEBYSCORE', parked, '-inf', now, 'LIMIT', 0, most)) do
         if bytes >= most_bytes then break end
         local record = parked_prefix .. (string.match(place, '\n(.*)$') or '')
         if redis.call('EXISTS', record) == 1 then redis.call('HSETNX', record, 'decision', 'expired') end
-        bytes = bytes + wake(place)
+        local read = wake(place)
+        if read then bytes = bytes + read else forget_withdrawn(place) end
     end
     local size = redis.call('ZCARD', parked)
     local first = size > looked_at and look * looked_at % size or 0
-    for _, place in ipairs(redis.call('ZRANGE', parked, first, first + looked_at - 1)) do
-        if is_withdrawn_from(place) then forget(place) end
+    local looked = redis.call('ZRANGE', parked, first, first + looked_at - 1, 'WITHSCORES')
+    for n = 1, #looked, 2 do
+        if is_withdrawn_from(looked[n]) then forget_withdrawn(looked[n])
+        else list_if_missing(looked[n], looked[n + 1]) end
+    end
+    for _, name in ipairs({inbox_people, inbox_tasks}) do  -- an older worker that wakes a call leaves it there
+        redis.pcall('ZREMRANGEBYSCORE', name, '-inf', now - lost_s)
     end
     local due = redis.call('ZRANGE', parked, 0, 0, 'WITHSCORES')[2]
-    return due and tostring(due - now) or ''
+    return {due and tostring(due - now) or '', withdrawn_tags}
     """,
     known=KEYS,
 )
-def _wake_due(*, look: int) -> bytes: ...
+def _wake_due(*, look: int) -> tuple[bytes, list[bytes]]: ...
 
 
-def wake_due(exchange: RedisExchange, look: int = 0) -> float | None:
+def wake_due(
+    exchange: RedisExchange, look: int = 0, on_withdrawn: Callable[[list[str]], None] = lambda _: None
+) -> float | None:
     """Wake parked calls that have waited as long as they may, and forget withdrawn ones. Returns in how many seconds
     the next one ends, 0 or less if some are left that have ended already; None if there is none.
 
     Args:
         look: Grows with each call, so that in the end all parked calls were looked at.
+        on_withdrawn: Called with the ids of those that were forgotten, if there are any.
     """
-    due_in_s = _wake_due.run(exchange, look=look)
+    due_in_s, withdrawn = _wake_due.run(exchange, look=look)
+    if withdrawn:
+        on_withdrawn([tag.decode(errors="replace") for tag in withdrawn])
     return float(due_in_s) if due_in_s else None
 
 

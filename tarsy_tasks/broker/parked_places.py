@@ -10,7 +10,11 @@ call, so none of them forgets one when a process is killed, or counts one twice.
 
 Agents cannot write any of these keys. When one withdraws its call, the place stays until a worker finds that there is
 no such message any more: workers look through all of them in turn, and through a part of an agent's own when that has
-as many as it may. Then nothing of the call is kept.
+as many as it may. Then nothing of the call is kept. Only `wake_due` does that (`forget`); all others have it do so at
+once: its caller has to know of these calls, because their state may be in another Redis.
+
+When workers look through them, they also list places that are in `tarsy:parked` only: older workers did not list the
+calls that they parked, and may still run beside newer ones.
 """
 
 from tarsy_tasks.broker import keys
@@ -41,13 +45,24 @@ PLACES = (
     local function is_withdrawn_from(place)
         return redis.call('HEXISTS', unacked, string.match(place, '\n(.*)$') or '') == 0
     end
-    local function list_place(place, until_s, principal, waits_for_task)
-        local own, inbox = parked_by_prefix .. (principal or anonymous), waits_for_task and inbox_tasks or inbox_people
-        for _, name in ipairs({own, inbox}) do
+    local function lists_of(principal, reason)
+        return {parked_by_prefix .. (principal or anonymous), reason == 'task' and inbox_tasks or inbox_people}
+    end
+    local function list_place(place, until_s, principal, reason)
+        local lists = lists_of(principal, reason)
+        for _, name in ipairs(lists) do
             redis.call('ZADD', name, until_s, place)
             redis.call('EXPIRE', name, places_ttl_s)
         end
-        redis.call('ZREMRANGEBYSCORE', own, '-inf', now - lost_s)  -- of calls whose records were lost
+        redis.call('ZREMRANGEBYSCORE', lists[1], '-inf', now - lost_s)  -- of calls whose records were lost
+    end
+    -- A key of another type must not keep the others from being listed.
+    local function list_if_missing(place, until_s)
+        local tag = string.match(place, '\n(.*)$') or ''
+        local principal, reason = unpack(redis.call('HMGET', parked_prefix .. tag, 'principal', 'reason'))
+        for _, name in ipairs(reason and lists_of(principal, reason) or {}) do
+            if redis.pcall('ZADD', name, 'NX', until_s, place) == 1 then redis.call('EXPIRE', name, places_ttl_s) end
+        end
     end
     -- A key of another type must not keep a call from going on.
     local function leave(place, tag)
@@ -57,6 +72,7 @@ PLACES = (
         end
         redis.call('ZREM', parked, place)
     end
+    local function have_forgotten(place) redis.call('ZADD', parked, 'XX', now, place) end
     local function forget(place)
         local tag = string.match(place, '\n(.*)$')
         if not tag then return redis.call('ZREM', parked, place) end
@@ -74,7 +90,7 @@ PLACES = (
         for _, place in ipairs(redis.call('ZRANDMEMBER', own, searched)) do
             if not redis.call('ZSCORE', parked, place) then redis.call('ZREM', own, place)
             elseif is_withdrawn_from(place) then
-                forget(place)
+                have_forgotten(place)
                 redis.call('ZREM', own, place)
             end
         end

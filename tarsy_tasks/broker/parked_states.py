@@ -2,7 +2,8 @@
 
 Owns the steps there. In one Redis the script that parks a call stores its state, too. In another one it is stored
 first, while nobody else can answer the call; and announced afterwards, so that an agent that hears of it finds the
-call parked. An answer that is stored already stays.
+call parked. Of a call that was withdrawn it is deleted once `wake_due` has forgotten the call. An answer that is stored
+already stays.
 """
 
 from typing import Any

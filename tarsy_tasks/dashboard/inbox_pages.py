@@ -42,7 +42,8 @@ _LONGEST_ANSWERS = 64 * 1024
 class InboxPage(Page):
     @authenticated
     async def get(self) -> None:
-        state, found, tasks = await self.reader.state(), None, []
+        state, found = await self.reader.state(), None
+        tasks: tuple[list[ParkedCallView], int] = ([], 0)
         if not state.outage:
             try:
                 found, tasks = await self.reader.inbox(), await self.reader.server_tasks()
@@ -57,9 +58,9 @@ class InboxData(Data):
         await self.state()
         with self.reading():
             views, total = await self.reader.inbox()
-            tasks = await self.reader.server_tasks()
+            tasks, all_tasks = await self.reader.server_tasks()
         calls, waiting = ([describe_parked(view) for view in each] for each in (views, tasks))
-        self.write({"calls": calls, "tasks": waiting, "parked": total})
+        self.write({"calls": calls, "parked": total, "tasks": waiting, "parked_tasks": all_tasks})
 
 
 class ParkedPage(Page):

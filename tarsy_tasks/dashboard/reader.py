@@ -53,7 +53,7 @@ _REDIS_S = 2.0
 _THREADS = 4
 _LATEST_CALLS = 10
 _SHOWN = 200
-"""Calls that wait for people."""
+"""Calls that wait for people, and for tasks of servers."""
 _SCAN_LIMIT = 2000
 """Audit entries that are searched for one page of older calls."""
 _LONG_SCAN_LIMIT = 20_000
@@ -317,9 +317,9 @@ class DashboardReader:
         """The calls that wait for people, those first that expire first, and how many there are in all."""
         return await self._run("inbox read", lambda: load_waiting(self._broker, _SHOWN))
 
-    async def server_tasks(self) -> list[ParkedCallView]:
-        """The calls that wait for tasks of servers, those first that expire first."""
-        return (await self._run("tasks read", lambda: load_waiting(self._broker, _SHOWN, for_tasks=True)))[0]
+    async def server_tasks(self) -> tuple[list[ParkedCallView], int]:
+        """The calls that wait for tasks of servers, as `inbox`."""
+        return await self._run("tasks read", lambda: load_waiting(self._broker, _SHOWN, for_tasks=True))
 
     async def parked(self, task_id: str) -> ParkedCallView | None:
         """One of them, also when it was decided already."""

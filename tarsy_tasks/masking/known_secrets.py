@@ -41,9 +41,14 @@ class _Group(NamedTuple):
 
 
 class KnownSecrets:
-    """A changing set of values. Safe to share between threads."""
+    """A changing set of values. Safe to share between threads.
+
+    Attributes:
+        changes: Grows when others are masked than before.
+    """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
+        self.changes = 0
         self._values: set[str] = set()
         self._groups: tuple[_Group, ...] = ()
         self._lock = Lock()
@@ -60,6 +65,7 @@ class KnownSecrets:
             complete = tuple(each for each in self._groups if self._is_complete(each))
             open_values = {value for each in self._groups if each not in complete for value in each.values}
             self._groups = (*complete, _compile(new | open_values & self._values))
+            self.changes += 1
 
     def _is_complete(self, group: _Group) -> bool:
         return len(group.values) >= _COMPILED_TOGETHER and group.values <= self._values

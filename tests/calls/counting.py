@@ -1,5 +1,5 @@
-"""Counts what this process does: functions called, values dumped and loaded, files opened, sleeps, writes to Redis, and
-objects that only the garbage collector could free.
+"""Counts what this process does: functions called, values dumped and loaded, files opened, sleeps, writes to Redis,
+looks of an event loop for input, and objects that only the garbage collector could free.
 
 A worker imports it by its `celeryconfig.py`, an agent at its beginning: before their threads start. From then on it
 answers with its counts on a Unix socket, whose path is in an environment variable. None of them depends on how fast the
@@ -24,7 +24,12 @@ SOCKET = "COUNTS_SOCKET"
 _WRITES = frozenset({"send", "sendall", "sendmsg"})
 # Of pydantic's core, by which models and adapters work; JSON encoders and decoders are Python functions.
 _CONVERSIONS = {"to_python": "dumps", "to_json": "dumps", "validate_python": "loads", "validate_json": "loads"}
-_NAMES = {"JSONEncoder.encode": "dumps", "JSONDecoder.raw_decode": "loads", "_Environ.__getitem__": "settings_read"}
+_NAMES = {
+    "JSONEncoder.encode": "dumps",
+    "JSONDecoder.raw_decode": "loads",
+    "_Environ.__getitem__": "settings_read",
+    "EpollSelector.select": "polls",
+}
 
 _SLEEP = asyncio.sleep.__code__
 

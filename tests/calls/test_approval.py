@@ -130,7 +130,7 @@ def test_a_denied_call_does_not_run(tools: ToolExecutor, table: Any, ledger: Led
     assert (entry.approval, entry.error_code) == ("denied by bob", "APPROVAL_DENIED")
 
 
-def test_a_call_that_nobody_approves_expires(tools: ToolExecutor, table: Any, ledger: Ledger) -> None:
+def test_a_call_that_nobody_approves_expires(worker: Worker, tools: ToolExecutor, table: Any, ledger: Ledger) -> None:
     abandoned = tool_signature("hasty.add", {"key": "abandoned"}, park=True).delay()  # as of an agent that died
     pending = add(tools, "expired", "hasty")
     result = pending.result()
@@ -138,6 +138,7 @@ def test_a_call_that_nobody_approves_expires(tools: ToolExecutor, table: Any, le
     wait_until(lambda: abandoned.ready(), "the other one is dropped, too", TIMEOUT_S)
     for each in (pending, abandoned):
         assert only_entry(table, each.id).approval == "expired"
+        assert "it has expired" in run_cli(worker, "approve", each.id, "--yes", "--as", "ann", code=1)
     assert not {"expired", "abandoned"} & ledger.runs("add").keys()
 
 

@@ -1,23 +1,19 @@
 """Parked calls and lost workers, killed in each state; a Redis that restarts. Each approved call runs once."""
 
 import json
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 from celery import chain
 
 from tarsy_tasks import ErrorCode, Outcome, ToolExecutor, ToolResult, tool_signature
 from tarsy_tasks.broker import parked_calls, parked_views
 from tarsy_tasks.broker.parked_calls import Decided
 from tarsy_tasks.broker.parked_views import ParkedCallView
-from tests.calls.waiting_calls import SHORT_LEASE, TIMEOUT_S, Start, is_up, kill, restartable
+from tests.calls.waiting_calls import TIMEOUT_S, Start, kill, restartable
 from tests.faults.ledger import Ledger, wait_for_runs, witness
-from tests.processes import Worker, environment_of, wait_until
-from tests.valkey import Valkey
+from tests.processes import wait_until
 
 
 @pytest.fixture
@@ -122,97 +118,3 @@ def test_parked_calls_outlive_a_restart_of_everything(tmp_path: Path, ledger: Le
         results = [each.result() for each in pending]
     assert {result.outcome for result in results} == {Outcome.OK}, json.dumps([each.content for each in results])
     assert ledger.runs("add") == {str(number): 1 for number in range(count)}
-
-
-class Faults:
-    """Two workers and a Redis of their own, to which something is done while people approve calls."""
-
-    def __init__(self, directory: Path, ledger: Ledger) -> None:
-        self.directory = directory
-        self.servers = {"desk": witness(ledger, approval="always")}
-        self.valkey = Valkey(appendonly="yes", appendfsync="always")
-        self.valkey.start()
-        self.address = f"{self.valkey.connection_url}/0"
-        self.table = redis.Redis.from_url(self.address)
-        self.workers: list[Worker] = []
-        for _ in range(2):
-            self.start_worker()
-
-    def start_worker(self) -> None:
-        place = self.directory / f"w{len(self.workers)}"
-        self.workers.append(
-            Worker(place, self.servers, self.address, name=place.name, settings=SHORT_LEASE, arguments=["-c", "4"])
-        )
-        self.workers[-1].wait_until_ready()
-
-    def a_worker_is_killed(self) -> None:
-        kill(self.workers[-1])
-        self.start_worker()
-
-    def a_worker_is_stopped(self) -> None:
-        self.workers[-1].stop()
-        self.start_worker()
-
-    def redis_is_killed(self) -> None:
-        self.valkey.terminate()
-        self.valkey.start()
-        wait_until(lambda: is_up(self.table), "Redis is back")
-
-    def connections_are_cut(self) -> None:
-        for _ in range(5):
-            for connection in self.table.client_list():
-                if connection["user"] == "worker":
-                    self.table.execute_command("CLIENT", "KILL", "ID", connection["id"])
-
-    def close(self) -> None:
-        for worker in self.workers:
-            if worker.process.poll() is None:
-                kill(worker)
-        self.table.close()
-        self.valkey.terminate()
-
-
-@pytest.fixture(scope="module")
-def faults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Faults, Ledger]]:
-    directory = tmp_path_factory.mktemp("faults")
-    ledger = Ledger(directory / "ledger")
-    found = Faults(directory, ledger)
-    with environment_of(found.workers[0]):
-        yield found, ledger
-    found.close()
-
-
-@pytest.mark.parametrize(
-    "fault", ["a_worker_is_killed", "a_worker_is_stopped", "redis_is_killed", "connections_are_cut"]
-)
-def test_each_approved_call_runs_once_whatever_fails(faults: tuple[Faults, Ledger], fault: str) -> None:
-    """The fault comes while calls are in each state between the decision and the answer."""
-    stage, ledger = faults
-    with ToolExecutor(["desk"], timeout_s=TIMEOUT_S, park=True) as tools:
-        pending = {f"{fault}-{n}": tools.submit("desk.add", {"key": f"{fault}-{n}"}) for n in range(24)}
-        views = wait_for_parked(stage.table, 24)
-        with ThreadPoolExecutor(2) as threads:
-            approving = threads.submit(approve_until_done, stage.table, views)
-            wait_until(lambda: any(key in pending for key in ledger.runs("add")), "the first one runs", TIMEOUT_S)
-            threads.submit(getattr(stage, fault)).result()
-            approving.result()
-        results = {key: each.result() for key, each in pending.items()}
-    runs = ledger.runs("add")
-    assert {result.outcome for result in results.values()} <= {Outcome.OK, Outcome.UNKNOWN}
-    for key, result in results.items():
-        assert runs[key] <= 1
-        assert runs[key] == 1 or result.outcome is Outcome.UNKNOWN
-    assert sum(result.outcome is Outcome.UNKNOWN for result in results.values()) <= 8, "those that had begun"
-
-
-def approve_until_done(table: Any, views: list[ParkedCallView]) -> None:
-    for view in views:
-        decided = wait_until(lambda view=view: try_to_approve(table, view), "it was decided", TIMEOUT_S)
-        assert decided in (Decided.APPROVED, Decided.LATE), decided  # late: the reply to the first try was lost
-
-
-def try_to_approve(table: Any, view: ParkedCallView) -> Decided | None:
-    try:
-        return parked_calls.decide(table, view, is_approved=True, by="ann")
-    except redis.RedisError:
-        return None

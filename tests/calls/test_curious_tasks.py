@@ -58,6 +58,19 @@ def test_a_task_gets_the_input_that_it_asks_for(tools: ToolExecutor, server: Tas
     assert (entry.outcome, entry.input) == ("ok", "2 rounds, answered by sre")
 
 
+def test_a_task_that_asks_for_ever_is_stopped(tools: ToolExecutor, server: TasksServer) -> None:
+    pending = ask(server, tools, "pesters", "0")
+    task = wait_for_task(server, "pesters", gets=0)
+    for number in range(10):
+        wait_until(lambda n=number: [each.name for each in pending.questions()] == [str(n)], "it asks", TIMEOUT_S)
+        task.said = {"status": "input_required", "inputRequests": {str(number + 1): form(str(number + 1))}}
+        tools.resume(pending, {str(number): {str(number): "again"}})
+    result = pending.result()
+    assert (result.outcome, result.error_code) == (Outcome.TOOL_ERROR, ErrorCode.TASK_INPUT_REQUIRED)
+    assert "more often, or in another way, than a person can be asked" in result.content
+    assert (len(task.answers), task.cancels) == (10, 1)
+
+
 def test_input_that_nobody_gives_ends_the_task(tools: ToolExecutor, server: TasksServer) -> None:
     result = ask(server, tools, "ignored", "color", name="hasty").result()
     assert (result.outcome, result.error_code) == (Outcome.TOOL_ERROR, ErrorCode.TASK_INPUT_REQUIRED)

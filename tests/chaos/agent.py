@@ -1,6 +1,6 @@
 """An agent in a process of its own, which begins calls, says so, and waits.
 
-`python agent.py REDIS_URL SERVER NAME COUNT WAIT_S`
+`python agent.py REDIS_URL SERVER NAME COUNT WAIT_S [park]`
 """
 
 import sys
@@ -9,9 +9,9 @@ from tarsy_tasks import ToolCall, ToolExecutor
 from tarsy_tasks.celery_app import build_app
 
 
-def main(redis_url: str, server: str, name: str, count: str, wait_s: str) -> None:
+def main(redis_url: str, server: str, name: str, count: str, wait_s: str, park: str = "") -> None:
     app = build_app({"broker_url": redis_url, "result_backend": redis_url})
-    tools = ToolExecutor([server], timeout_s=60, app=app)
+    tools = ToolExecutor([server], timeout_s=60, park=bool(park), app=app)
     pending = [
         tools.submit(ToolCall(id=key, name=f"{server}.{tool}", arguments={"key": key, "wait_s": float(wait_s)}))
         for number in range(int(count))

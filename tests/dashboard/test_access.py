@@ -13,6 +13,7 @@ import pytest
 import redis
 from tornado.web import StaticFileHandler, create_signed_value
 
+from tarsy_tasks.broker import keys
 from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.dashboard.installation import build_handlers
 from tarsy_tasks.dashboard.reader import DashboardReader
@@ -272,6 +273,26 @@ def test_the_json_has_the_data_of_the_pages(open_flower: Flower, client: Any) ->
     one = json.loads(ask(f"{open_flower.url}/mcp/api/servers/desk")[1])
     assert [tool["tool"] for tool in one["tools"]] == ["create_pods", "get_pods", "list_pods"]
     assert one["workers"][0]["max_concurrency"] == 128
+
+
+@pytest.mark.parametrize(
+    ("reason", "calls", "count"), [("approval", "calls", "parked"), ("task", "tasks", "parked_tasks")]
+)
+def test_a_list_that_is_cut_says_how_many_there_are(
+    open_flower: Flower, client: Any, reason: str, calls: str, count: str
+) -> None:
+    before = json.loads(ask(f"{open_flower.url}/mcp/api/inbox")[1])[count]
+    tags = [f"cut-{number}" for number in range(201 - before)]
+    for tag in tags:
+        write_parked(client, tag, reason=reason)
+    found = json.loads(ask(f"{open_flower.url}/mcp/api/inbox")[1])
+    page = ask(f"{open_flower.url}/mcp/inbox")[1]
+    client.hdel(keys.UNACKED, *tags)
+    for places in (keys.PARKED, keys.inbox_key("people"), keys.inbox_key("task")):
+        client.zrem(places, *(f"mcp.desk\n{tag}" for tag in tags))
+    client.delete(*map(keys.parked_key, tags))
+    assert (len(found[calls]), found[count]) == (200, 201)
+    assert "200 of 201" in page
 
 
 def test_flowers_list_of_tasks_leads_to_the_calls_that_failed(closed_flower: Flower) -> None:

@@ -16,6 +16,7 @@ from tarsy_tasks import ErrorCode, Outcome, ToolExecutor
 from tarsy_tasks.agent.pending_call import PendingCall
 from tarsy_tasks.broker import keys
 from tests.chromium import Page
+from tests.cli.commands import run_command
 from tests.conftest import StartWorker
 from tests.dashboard.conftest import StartFlower
 from tests.dashboard.visitor import Visitor
@@ -99,6 +100,9 @@ def test_a_link_opens_a_page_and_only_its_form_decides(
         assert (status, "desk.add" in page, "Approve" in page) == (200, True, True)
     shown = re.search(r'name="digest" value="(\w+)"', page)
     assert shown is not None
+    form = {"decision": "approve", "name": "bot", "_xsrf": "0123", "digest": shown[1]}
+    assert [visitor.preview(method, **form) for method in ("GET", "HEAD", "OPTIONS")] == [200, 405, 204]
+    assert not pending.done()
     assert visitor.decide("approve", token="4567", name="eve")[0] == 403, "the token of another page"
     assert visitor.decide("approve", name=" ")[0] == 400
     assert visitor.decide("perhaps", name="eve")[0] == 400
@@ -160,6 +164,25 @@ def test_the_inbox_lists_what_waits(tools: ToolExecutor, flower: Flower, open_pa
     page.get_by_text("No calls wait for people.").wait_for()
     with redis.Redis.from_url(redis_url) as client:
         assert not client.acl_log()
+
+
+def test_nobody_who_decides_sees_a_secret(
+    tools: ToolExecutor, hook: Receiver, flower: Flower, worker: Worker, redis_url: str
+) -> None:
+    secret = "ghp_" + "4fJk29sLqPzXw8RtYb71" * 2
+    pending = tools.submit("desk.add", {"key": f"the text before, and token={secret}"})
+    asked = wait_for_request(hook, pending)
+    seen = [body.decode() for _, body in hook.received]
+    paths = (f"mcp/inbox/{pending.id}", "mcp/inbox", "mcp/api/inbox", f"mcp/calls/{pending.id}")
+    seen += [Visitor(f"{flower.url}/{path}", "ann:one").get()[1] for path in paths]
+    seen += [run_command("inbox", *more, environment=worker.environment).stdout for more in ([], ["--json"])]
+    with redis.Redis.from_url(redis_url) as client:
+        seen += [str(client.hgetall(keys.parked_key(pending.id))), str(client.get(keys.result_key(pending.id)))]
+    assert not [each for each in [*seen, worker.log] if secret[:20] in each]
+    assert "the text before" in asked["arguments"]
+    assert sum("the text before" in each for each in seen) >= 7
+    pending.cancel()
+    assert pending.result().outcome is Outcome.CANCELLED
 
 
 def test_celery_has_an_event_without_arguments(tools: ToolExecutor, redis_url: str) -> None:

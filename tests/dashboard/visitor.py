@@ -21,6 +21,11 @@ class Visitor:
     def get(self) -> tuple[int, str]:
         return self._ask(None)
 
+    def preview(self, method: str, **parameters: str) -> int:
+        """What who only looks at a link may send, with a form's values in the address; the status of the answer."""
+        address = f"{self._url}{'&' if '?' in self._url else '?'}{urlencode(parameters)}"
+        return self._ask(None, Request(address, headers=self._headers, method=method))[0]
+
     def decide(self, decision: str, *, token: str = "0123", digest: str = "", **fields: str) -> tuple[int, str]:
         return self._ask({"decision": decision, "_xsrf": token, "digest": digest or self.digest(), **fields})
 
@@ -29,10 +34,10 @@ class Visitor:
         found = re.search(r'name="digest" value="(\w+)"', self.get()[1])
         return found[1] if found else "x"
 
-    def _ask(self, form: dict[str, str] | None) -> tuple[int, str]:
+    def _ask(self, form: dict[str, str] | None, request: Request | None = None) -> tuple[int, str]:
         data = None if form is None else urlencode(form).encode()
         try:
-            answer = urlopen(Request(self._url, data=data, headers=self._headers), timeout=20)
+            answer = urlopen(request or Request(self._url, data=data, headers=self._headers), timeout=20)
         except HTTPError as error:
             answer = error
         with answer:

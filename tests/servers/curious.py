@@ -1,7 +1,8 @@
 """An MCP server that asks for input, in either era.
 
 `python curious.py LEDGER [--handshake] [--http PORT]`. A line of the ledger is `run TOOL KEY`, written when a tool has
-done its work. `order` asks the same in both eras; the other tools but `visit_old` ask in the 2026 era only.
+done its work. `order` and `look` ask the same in both eras; what is named `old` asks in the handshake era only,
+and all else in the 2026 era only.
 """
 
 import json
@@ -48,6 +49,10 @@ EVERYTHING: dict[str, Any] = {
 class Size(BaseModel):
     size: int = Field(ge=1, le=10)
     color: str = "red"
+
+
+class Year(BaseModel):
+    year: int
 
 
 def form(message: str, **properties: Any) -> ElicitRequest:
@@ -124,6 +129,13 @@ def build(ledger: Path) -> MCPServer:
         return (await context.elicit_url("Sign in.", "https://bank.example.com/sign-in", "e1")).action
 
     @server.tool()
+    async def pester_old(key: str, context: Context) -> str:
+        """Ask for ever in the handshake era, whatever the answers are."""
+        while True:
+            record("pester_old", key)
+            await context.elicit("Which year?", Year)
+
+    @server.tool()
     async def login(context: Context) -> str | InputRequiredResult:
         """Ask for a secret."""
         if (answer := content_of(context, "login")) is not None:
@@ -164,6 +176,18 @@ def build(ledger: Path) -> MCPServer:
         if (answer := content_of(context, "whom")) is not None:
             return f"Greet {answer.get('whom')}."
         return InputRequiredResult(input_requests={"whom": form("Whom?", whom={"type": "string"})})
+
+    # The same two in the handshake era.
+
+    @server.resource("old-report://{name}")
+    async def old_report(name: str, context: Context) -> str:
+        answer = await context.elicit("Which year?", Year)
+        return f"{name} of {answer.data.year}" if answer.action == "accept" else answer.action
+
+    @server.prompt()
+    async def old_greet(context: Context) -> str:
+        answer = await context.elicit("Which year?", Year)
+        return f"Welcome to {answer.data.year}." if answer.action == "accept" else answer.action
 
     return server
 

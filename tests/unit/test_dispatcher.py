@@ -1,6 +1,7 @@
 """Our dispatcher and the SDK's own: with the same server, a session sends the same and ends its calls the same way."""
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -327,3 +328,29 @@ def test_a_request_that_fails_is_an_error_and_the_session_lives(caplog: pytest.L
     assert answers == [{"code": -32603, "message": "Internal error"}] * 2
     assert [ending["is_error"] for ending in story.endings] == [False, False]
     assert set(caplog.messages) == {"a request of an MCP server cannot be answered"}
+
+
+class Full(Scripted):
+    """Its server takes no more messages."""
+
+    async def _ready(self) -> None:
+        await asyncio.Event().wait()
+
+
+def test_a_request_that_nobody_awaits_leaves_no_warning() -> None:
+    async def main() -> list[str]:
+        warnings: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: warnings.append(context["message"]))
+        dispatcher = Full(answering(), [])
+        request = asyncio.create_task(dispatcher.send_raw_request("tools/call", {}))
+        async for _ in turns():
+            if dispatcher.is_waiting(1):
+                break
+        dispatcher.end()
+        request.cancel()
+        with suppress(asyncio.CancelledError):
+            await request
+        gc.collect()
+        return warnings
+
+    assert asyncio.run(main()) == []

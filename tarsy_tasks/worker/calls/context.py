@@ -55,6 +55,7 @@ class WorkerContext:
         elicitation: The connections for calls that may be asked something; None before it takes calls.
         consume_own: Takes messages also from the queue that this worker alone has beside that one, for calls that only
             it can answer; whether it can.
+        task_parked_at: When a call of this worker was last parked until a task of its server is done; monotonic time.
         taking_since: When this worker began to take messages, or did so again after an outage of Redis; monotonic time.
     """
 
@@ -81,6 +82,7 @@ class WorkerContext:
     reporting: Reporting | None = None
     elicitation: ElicitationConnections | None = None
     consume_own: Callable[[str], bool] = lambda _: False
+    task_parked_at: float = float("-inf")
     taking_since: float = float("inf")
 
     @property

@@ -22,6 +22,7 @@ from tarsy_tasks.broker.parked_states import announce, forget_state, store_state
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.input_answers import dump_asked
 from tarsy_tasks.interceptors import Parked
+from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.questions import INPUT_REQUIRED
 from tarsy_tasks.telemetry.audit import build_digest
 from tarsy_tasks.worker.calls.context import WorkerContext
@@ -70,8 +71,12 @@ class HeldInput:
         call, asked = self._call, self._context.elicitation
         self.note_ambiguous()
         left_s = min(call.connection.server.elicitation.wait_s, self._deadline() - time.monotonic() - _SPARE_S)
+        if call.record.rounds >= MOST_ROUNDS:
+            call.end(self._too_many())
+            await self._over.wait()  # else it asks again at once
+            return ElicitResult(action="cancel")
         call.record.rounds += 1
-        if left_s <= 0 or asked is None or asked.waiting >= _MOST_WAITING or call.record.rounds > MOST_ROUNDS:
+        if left_s <= 0 or asked is None or asked.waiting >= _MOST_WAITING:
             return ElicitResult(action="cancel")
         try:
             parked = await self._build(params, left_s)
@@ -92,6 +97,13 @@ class HeldInput:
             asked.waiting -= 1
             asked.spawn(self._let_go(parked.digest))
             asked.slots.enter(call.queue)
+
+    def _too_many(self) -> CallError:
+        return CallError(
+            ErrorCode.TOO_MANY_QUESTIONS,
+            f"MCP server `{self._call.server}` has asked for input {MOST_ROUNDS} times in this call, and asks again. "
+            "It may have done part of its work. Continue without it, and tell the user.",
+        )
 
     async def _build(self, params: ElicitParams, lasts_s: float) -> Parked:
         call = self._call

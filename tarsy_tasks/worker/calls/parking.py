@@ -5,6 +5,7 @@ Owns the two shapes. Why a call is parked, and what a decision means for it, eac
 """
 
 import json
+import time
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -74,6 +75,8 @@ def build_parking(context: WorkerContext, call: RunningCall, parked: Parked, *, 
         record |= {"approved": approved.digest, "approved_by": approved.by}
     state = _state_of(call, parked, now, until, holds_session=holds_session) if call.info.park else ""
     polled = keys.polled_key(call.server) if "task" in parked.keeps else ""
+    if polled:
+        context.task_parked_at = time.monotonic()
     unbegun_by = call.owner if parked.reason == INPUT_REQUIRED else ""
     here, elsewhere = (state, "") if not context.has_results_elsewhere else ("", state)
     return Parking(

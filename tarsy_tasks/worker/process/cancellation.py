@@ -22,6 +22,7 @@ from redis.exceptions import RedisError, ResponseError
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
 from tarsy_tasks.broker.kombu_transport import CONNECTION_LOST
 from tarsy_tasks.broker.leases import leased
+from tarsy_tasks.event_loop import next_beat
 from tarsy_tasks.telemetry.outage_log import OutageLog
 
 __all__ = ["CancellationStep", "cancel_call", "cancel_in_thread", "look_for_cancelled"]
@@ -64,7 +65,7 @@ async def look_for_cancelled(in_flight: AsyncDeliveries, cancel: Callable[[str],
     earlier: set[str] = set()
     ended: set[str] = set()
     while True:
-        await asyncio.sleep(_LOOK_S)
+        await next_beat(_LOOK_S)
         running = {delivery.tag for delivery in leased.copy().values() if delivery.runs}
         ended &= running
         if asked := list(running & earlier - ended):

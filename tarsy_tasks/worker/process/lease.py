@@ -55,6 +55,7 @@ class LeaseKeeper:
         lease_s: How long a lease lasts that is not renewed.
         tend_suspended: Called every tenth of a lease or sooner, for what workers have to know of each other: which
             servers are suspended, and which asked to wait.
+        on_withdrawn: Called with the ids of parked calls that were withdrawn, once nothing is kept of them here.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class LeaseKeeper:
         servers: Sequence[str],
         lease_s: float,
         tend_suspended: Callable[[RedisExchange], None] = lambda _: None,
+        on_withdrawn: Callable[[list[str]], None] = lambda _: None,
     ) -> None:
         self.instance = instance
         self._app = app
@@ -73,6 +75,7 @@ class LeaseKeeper:
         self._queues = [name(server) for server in servers for name in (keys.queue, keys.check_queue)]
         self._lease_s = lease_s
         self._tend_suspended = tend_suspended
+        self._on_withdrawn = on_withdrawn
         self._channel: Any = None
         self._renew_at = self._sweep_at = 0.0
         self._recorded: set[str] = set()
@@ -157,7 +160,7 @@ class LeaseKeeper:
             self._sweep_at = 0.0 if is_going_on else time.monotonic() + self._lease_s / _SWEEPS_A_LEASE
         wait_s = inf if self._sweep_at else _PAUSE_S
         self._looks += 1
-        wake_parked = partial(wake_due, deliveries.exchange, self._looks)
+        wake_parked = partial(wake_due, deliveries.exchange, self._looks, self._on_withdrawn)
         for move, refusals in ((deliveries.release_due, self._releasing), (wake_parked, self._waking)):
             with _apart(refusals):
                 due_in_s = move()

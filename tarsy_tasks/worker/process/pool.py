@@ -58,6 +58,7 @@ from tarsy_tasks.worker.process.shutdown import ShutdownWatch
 from tarsy_tasks.worker.process.suspended_queues import SuspendedQueues
 from tarsy_tasks.worker.process.task_events import send_unsent
 from tarsy_tasks.worker.process.task_poller import TaskPoller
+from tarsy_tasks.worker.process.withdrawn_calls import build_forgetting
 from tarsy_tasks.worker.reporting.audit_writer import Audit
 from tarsy_tasks.worker.reporting.call_metrics import CallMetrics
 from tarsy_tasks.worker.reporting.server_lines import ServerLines
@@ -144,8 +145,7 @@ class TaskPool(ThreadsTaskPool):
         self.fetcher = QueueFetcher(pool, self._bulkhead, self._loop, weights, limiting, instance)
         suspended = SuspendedQueues(context.connections, self._bulkhead, context.instance)
         pauses = SharedPauses(context.connections, context.in_flight.exchange)
-        report = build_limit_report(context.policy, self.app.mcp_config.enabled_servers)
-        reporter = self.limit_reporter = LimitReporter(report)
+        reporter = self.limit_reporter = LimitReporter(build_limit_report(context.policy, config.enabled_servers))
         budgets = ErrorBudgets(context.connections, self._loop, context.instance)
 
         def tend(exchange: RedisExchange) -> None:
@@ -154,7 +154,7 @@ class TaskPool(ThreadsTaskPool):
 
         context.elicitation = ElicitationConnections(self._sessions, self._bulkhead)
         keeping = (context.audit, context.instance, servers, context.lease_s, tend)
-        self._leases = LeaseKeeper(self.app, *keeping)
+        self._leases = LeaseKeeper(self.app, *keeping, build_forgetting(context, self._loop))
         kept = (self._bulkhead, suspended, pauses, changes, self._leases, self.isolated, context.elicitation)
         context.connections.inform(*kept)
         grace_s = context.settings.shutdown_grace_s

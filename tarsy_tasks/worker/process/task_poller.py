@@ -23,6 +23,7 @@ from redis.exceptions import RedisError, ResponseError
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.server_tasks import Asked, DueTask, settle, take_due, take_revoked
 from tarsy_tasks.errors import CallError
+from tarsy_tasks.event_loop import next_beat
 from tarsy_tasks.interceptors import ANONYMOUS
 from tarsy_tasks.questions import INPUT_REQUIRED
 from tarsy_tasks.telemetry.outage_log import OutageLog
@@ -38,8 +39,11 @@ __all__ = ["TaskPoller"]
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
-"""So often Redis is asked for calls that are due, or cancelled, if nothing is known to be due earlier."""
+"""So often Redis is asked for calls that are due, or cancelled, while calls wait for tasks and none is known to be due
+earlier; and so often this worker looks which calls were revoked."""
 _SHORTEST_LOOK_S = 0.1
+_IDLE_LOOK_S = 5.0
+"""So often if no call waits for a task, as far as this worker knows: another one may have parked some, and be lost."""
 _MOST_ASKED = 64
 """At once, of each server."""
 _UNREACHABLE_S = 5.0
@@ -62,6 +66,9 @@ class TaskPoller:
         """By server and place."""
         self._asked: list[Asked] = []
         self._settling: asyncio.Task[None] | None = None
+        self._looked_at = float("-inf")
+        self._is_waited_for = False
+        """At the last look, calls waited for tasks."""
         self._revocations = Revocations()
         self._refusals = OutageLog(logger, "tasks of MCP servers cannot be asked about, because Redis refuses it")
 
@@ -70,7 +77,7 @@ class TaskPoller:
         looks = 0
         wait_s = _LOOK_S
         while True:
-            await asyncio.sleep(wait_s)
+            await (next_beat(_LOOK_S) if wait_s == _LOOK_S else asyncio.sleep(wait_s))
             wait_s = _LOOK_S
             looks += 1
             try:
@@ -92,11 +99,17 @@ class TaskPoller:
         if revoked := self._revocations.take():
             self._ask_all(await take_revoked(exchange, revoked, servers, *worker))
         self._revocations.confirm()
+        now = time.monotonic()
+        # A call that has just been parked may not be in Redis yet.
+        is_expected = self._is_waited_for or now - context.task_parked_at < _IDLE_LOOK_S
+        if not is_expected and now - self._looked_at < _IDLE_LOOK_S:
+            return None
         asked = Counter(server for server, _ in self._asking)
         free = {server: _MOST_ASKED - asked[server] for server in servers if asked[server] < _MOST_ASKED}
         if not free:
             return None
         found, next_s = await take_due(exchange, free, *worker, looks)
+        self._looked_at, self._is_waited_for = now, next_s is not None
         self._ask_all(found)
         # What is due and was not taken is that of another worker.
         return next_s if found or next_s is None or next_s > 0 else None

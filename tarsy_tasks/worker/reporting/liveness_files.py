@@ -4,7 +4,6 @@ Owns when they are written: one by a timer of the consumer's thread, one by the 
 unnoticed. What they mean is in `telemetry.probes`.
 """
 
-import asyncio
 import logging
 import os
 from concurrent.futures import Future
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tarsy_tasks.errors import ConfigError
+from tarsy_tasks.event_loop import next_beat
 from tarsy_tasks.own_files import write_own_file
 from tarsy_tasks.run_dir import open_run_dir, run_dir
 from tarsy_tasks.telemetry.outage_log import OutageLog
@@ -65,7 +65,7 @@ class LivenessFiles:
     async def _beat(self) -> None:
         while True:
             self._touch(self._files.sessions)
-            await asyncio.sleep(BEAT_S)
+            await next_beat(BEAT_S)
 
     def _touch(self, file: Path) -> None:
         if self._is_off:

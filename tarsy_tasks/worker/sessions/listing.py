@@ -18,7 +18,7 @@ from tarsy_tasks.models import ToolDefinition, ToolListing
 from tarsy_tasks.telemetry.printable import make_visible
 from tarsy_tasks.tool_names import listed_name
 from tarsy_tasks.worker.long_work import ASKED_S, LongWork
-from tarsy_tasks.worker.maskers import Masker
+from tarsy_tasks.worker.maskers import Masker, known_secrets
 from tarsy_tasks.worker.sessions.definition_fields import (
     DESCRIPTION_CHARS,
     SHOWN_CHARS,
@@ -29,7 +29,7 @@ from tarsy_tasks.worker.sessions.definition_fields import (
     mask_object,
 )
 from tarsy_tasks.worker.sessions.paging import ListingError, read_pages
-from tarsy_tasks.worker.transport.tool_check import find_left_out
+from tarsy_tasks.worker.transport.tool_check import digest_of, find_left_out
 
 __all__ = [
     "Listed",
@@ -51,8 +51,11 @@ _SLICE_TOOLS = 25
 _MAX_LEFT_OUT = 50
 
 
-async def list_all_tools(client: Client, server: str, masker: Masker, long_work: LongWork) -> "ListedTools":
-    """A server's tools, past every cache.
+async def list_all_tools(
+    client: Client, server: str, masker: Masker, long_work: LongWork, before: "ListedTools | None" = None
+) -> "ListedTools":
+    """A server's tools, past every cache. If the server says the same as `before`, that is returned: a check lists them
+    every few seconds.
 
     Raises:
         ListingError: The list does not end, or is too long.
@@ -65,6 +68,9 @@ async def list_all_tools(client: Client, server: str, masker: Masker, long_work:
             return await client.session.list_tools(params=PaginatedRequestParams(cursor=cursor) if cursor else None)
 
         async for page in read_pages("tools/list", fetch, _count_tools):
+            listed.said.append(digest_of(page) or object())
+            if before is not None and page.next_cursor is None and listed.said == before.said:
+                return before
             await long_work.run(listed.note_left_out, find_left_out(page), allowed_s=ASKED_S)
             for start in range(0, len(page.tools), _SLICE_TOOLS):
                 await long_work.run(listed.add, page.tools[start : start + _SLICE_TOOLS], allowed_s=ASKED_S)
@@ -91,9 +97,11 @@ class ListedTools:
         unmasked: Those whose names or schemas contain secrets, by name.
         output_schemas: By the name that the server uses.
         left_out: Those that are not valid in MCP, and why; masked.
+        said: From what all of this was made, to compare: the state of the known secrets, and a digest of each page.
     """
 
     def __init__(self, server: str, masker: Masker) -> None:
+        self.said: list[object] = [known_secrets.changes]
         self.tools: dict[str, ToolDefinition] = {}
         self.unmasked: dict[str, UnmaskedTool] = {}
         self.output_schemas: dict[str, dict[str, Any]] = {}

@@ -1,9 +1,10 @@
 """A watch over the event loop that all calls of a worker share: it names what keeps the loop from everything else.
 
-Owns a thread that asks the loop for a sign of life a few times a second, which costs a call nothing. It reads the stack
-of the loop's thread with `faulthandler`, in one call of C that makes no objects and during which no other thread runs
-Python code. `sys._current_frames` makes objects: in Python 3.11 that may start the garbage collector, which lets other
-threads run, and their frames are gone before they are in the object (a worker ended by that).
+Owns a thread that looks at the loop a few times a second, which costs a call nothing, and asks it for a sign of life
+unless it is idle. It reads the stack of the loop's thread with `faulthandler`, in one call of C that makes no objects
+and during which no other thread runs Python code. `sys._current_frames` makes objects: in Python 3.11 that may start
+the garbage collector, which lets other threads run, and their frames are gone before they are in the object (a worker
+ended by that).
 """
 
 import asyncio
@@ -16,6 +17,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+
+from tarsy_tasks.event_loop import EventLoop
 
 __all__ = ["LoopWatch"]
 
@@ -53,7 +56,7 @@ class _Place:
 class LoopWatch:
     """The watch over one loop, from `start` to `stop`."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: EventLoop) -> None:
         self._loop = loop
         self._answered = threading.Event()
         self._answered_at = 0.0
@@ -88,6 +91,8 @@ class LoopWatch:
                 place, computed_s = self._look(ident, file), time.clock_gettime(clock) - before_s
                 if computed_s > late_s / 2:
                     self._report(place, late_s, computed_s)
+            elif self._loop.is_idle:
+                pass
             elif not self._ask():
                 return
             elif not self._answered.wait(_COMPUTED_S):

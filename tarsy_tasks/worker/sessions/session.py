@@ -28,7 +28,7 @@ from tarsy_tasks.worker.sessions.call_errors import describe_error
 from tarsy_tasks.worker.sessions.capabilities import describe_capabilities
 from tarsy_tasks.worker.sessions.input_requests import answer_elicitation, keep_questions
 from tarsy_tasks.worker.sessions.list_changes import ListChanges
-from tarsy_tasks.worker.sessions.listing import Listed, ListingError, UnmaskedTool, list_all_tools
+from tarsy_tasks.worker.sessions.listing import Listed, ListedTools, ListingError, UnmaskedTool, list_all_tools
 from tarsy_tasks.worker.sessions.output_check import find_output_problem
 from tarsy_tasks.worker.sessions.recovery import REQUEST_TIMEOUT, Executed, classify_error
 from tarsy_tasks.worker.sessions.server_tasks import TaskCreated, TasksExtension
@@ -106,6 +106,7 @@ class Session:
         self._masker = masker
         self._long_work = long_work
         self._extensions = (TasksExtension(),) if takes_tasks else ()
+        self._listed: ListedTools | None = None
         self._unmasked_tools: Mapping[str, UnmaskedTool] = {}
         self._output_schemas: Mapping[str, Mapping[str, Any]] = {}
         self._client: Client | None = None
@@ -212,10 +213,13 @@ class Session:
         list_s = self._server.timeouts.list_s
         try:
             async with asyncio.timeout(list_s):
-                listed = await list_all_tools(self._client, self._server.name, self._masker, self._long_work)
+                about = self._server.name, self._masker, self._long_work
+                listed = await list_all_tools(self._client, *about, before=self._listed)
         except TimeoutError:
             raise ListingError(f"did not list its tools within {list_s:g} s") from None
         self._silent_since = time.monotonic()
+        if listed is self._listed:
+            return
         # Otherwise keep the same objects, whose fingerprints have been computed, and whose schemas have been compiled.
         if listed.tools != self.tools:
             self.tools = listed.tools
@@ -224,6 +228,7 @@ class Session:
         self._unmasked_tools = listed.unmasked
         self._left_out = listed.left_out
         self._on_left_out(listed.left_out)
+        self._listed = listed
 
     def listed(self) -> Listed:
         """What the server has listed, which does not change and outlives the session. From any thread."""

@@ -253,7 +253,7 @@ class MessageDispatcher(Dispatcher[TransportContext]):
         if answer is None or answer.done():
             return  # nobody waits for it any more
         if isinstance(outcome, ErrorData):
-            answer.set_exception(MCPError.from_error_data(outcome))
+            _fail(answer, MCPError.from_error_data(outcome))
         else:
             answer.set_result(outcome)
 
@@ -329,7 +329,7 @@ class MessageDispatcher(Dispatcher[TransportContext]):
         self.ended.set()
         for answer in self._waiting.values():
             if not answer.done():
-                answer.set_exception(connection_closed())
+                _fail(answer, connection_closed())
 
 
 def _build_message(method: str, params: Mapping[str, Any] | None, request_id: RequestId | None = None) -> Message:
@@ -364,6 +364,11 @@ def _encode(message: Message) -> bytes:
 
 def _context(request_id: RequestId | None) -> DispatchContext[TransportContext]:
     return cast("DispatchContext[TransportContext]", _Context(request_id))
+
+
+def _fail(answer: "asyncio.Future[Any]", error: MCPError) -> None:
+    answer.set_exception(error)
+    answer.exception()  # Its request may already have ended, or not wait for it yet: that is not worth a warning.
 
 
 def connection_closed() -> MCPError:

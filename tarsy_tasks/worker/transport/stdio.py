@@ -18,6 +18,7 @@ import anyio
 from mcp import MCPError
 from mcp_types import CONNECTION_CLOSED
 
+from tarsy_tasks.event_loop import next_beat
 from tarsy_tasks.worker.long_work import LongWork
 from tarsy_tasks.worker.transport.child_watch import ChildWatch, ProcessTree
 from tarsy_tasks.worker.transport.dispatcher import Message, MessageDispatcher
@@ -175,7 +176,7 @@ async def _watch(tree: ProcessTree, dispatcher: MessageDispatcher, on_end: Calla
     """A stopped process (SIGSTOP) keeps its pipes open and does not answer: ending the dispatcher ends the session."""
     stopped = False
     while not stopped:
-        await asyncio.sleep(_CHECK_S)
+        await next_beat(_CHECK_S)
         stopped = tree.check()
     on_end("its process is stopped")
     dispatcher.end()

@@ -74,6 +74,7 @@ def test_a_call_that_waits_no_more_gives_its_place_back(
     end(table, client)
     park_bounded(table, client, "next")
     assert is_parked(client, "next")
+    wake_due(table.exchange)
     assert listed(client) == {"1", "2", "next"}
     park_bounded(table, client, "more")
     assert not is_parked(client, "more")
@@ -203,6 +204,57 @@ def test_a_withdrawn_id_can_be_used_again(table: Deliveries, client: redis.Redis
     table.publish(QUEUE, "a", MESSAGE)
     pop(client)
     assert take(table, client).state is CallState.NONE
+
+
+def test_those_of_older_workers_are_listed_part_by_part(table: Deliveries, client: redis.Redis) -> None:
+    """They listed them in one set only."""
+    for number in range(400):
+        park(table, client, f"call {number}", lasts_s=1000 + number)
+    park(table, client, "task", reason="task", task="t", lasts_s=2000, principal="sre")
+    lists = [OWN, keys.parked_by_key("sre"), keys.inbox_key("people"), keys.inbox_key("task")]
+    was = [client.zrange(name, 0, -1, withscores=True) for name in lists]
+    client.delete(*lists)
+    wake_due(table.exchange, 0)
+    assert (client.zcard(OWN), client.zcard(keys.inbox_key("people"))) == (300, 300), "so many in one step"
+    assert load_waiting(client, 1)[1] == 300
+    wake_due(table.exchange, 1)
+    wake_due(table.exchange, 2)
+    assert [client.zrange(name, 0, -1, withscores=True) for name in lists] == was
+    assert all(client.ttl(name) > 0 for name in lists)
+    park_bounded(table, client, "more")
+    assert not is_parked(client, "more"), "they count"
+
+
+def test_a_place_that_an_older_worker_left_is_deleted(table: Deliveries, client: redis.Redis) -> None:
+    client.zadd(keys.inbox_key("people"), {f"{QUEUE}\nwoken": 1.0})
+    wake_due(table.exchange)
+    assert not client.exists(keys.inbox_key("people"))
+
+
+@pytest.mark.parametrize("name", [OWN, keys.inbox_key("people")])
+def test_a_list_of_another_type_stops_no_listing(table: Deliveries, client: redis.Redis, name: str) -> None:
+    park(table, client)
+    park(table, client, "task", reason="task", task="t", principal="sre")
+    client.delete(keys.inbox_key("task"), name)
+    client.set(name, "something else")
+    wake_due(table.exchange)
+    assert client.zcard(keys.inbox_key("task")) == 1
+
+
+def test_who_looks_hears_of_withdrawn_calls(table: Deliveries, client: redis.Redis) -> None:
+    """Of those, too, that made room for others, or that were found when they were woken."""
+    heard: list[str] = []
+    for number in range(MOST):
+        park_bounded(table, client, str(number))
+    withdraw(client, "0")
+    park_bounded(table, client, "next")
+    withdraw(client, "next")
+    client.zadd(keys.PARKED, {f"{QUEUE}\nnext": 1.0})
+    wake_due(table.exchange, 0, heard.extend)
+    assert sorted(heard) == ["0", "next"]
+    wake_due(table.exchange, 1, heard.extend)
+    assert len(heard) == 2
+    assert listed(client) == {"1", "2"}
 
 
 def test_only_what_is_shown_is_read(table: Deliveries, client: redis.Redis) -> None:
