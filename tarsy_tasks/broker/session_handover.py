@@ -22,7 +22,7 @@ __all__ = ["PASS_ON", "SESSION_HEADER", "forward", "publish_to_session", "take_b
 
 SESSION_HEADER = "session"
 """Of a message: the `session_name_of` its call, as its sender knows it. If the sender does not know which principal
-workers see in it, several with spaces between."""
+workers see in it, two with a space between."""
 
 _FIND_HOLDER = (
     fleet.IS_ALIVE
@@ -30,7 +30,8 @@ _FIND_HOLDER = (
     + r"""
     -- Who holds the session of a call, if that is another worker, which is alive and takes calls beside this queue.
     local function find_holder(sessions, home, own)
-        for name in string.gmatch(sessions, '%S+') do
+        local first, second = string.match(sessions, '(%S+)%s*(%S*)')  -- more would cost more
+        for _, name in ipairs({first, second}) do
             local known = redis.pcall('HMGET', session_prefix .. name, 'holder', 'home', 'lease_s')
             local holder, beside, lease_s = unpack(known.err and {} or known)
             if holder and holder ~= '' and beside == home then

@@ -177,8 +177,8 @@ BREAKS = [
         "nobody",
         "what nobody waits for is taken back",
         "broker/steps.py",
-        "    if redis.call('ZREM', waiting, tag) == 1 or is_delayed then\n        local in_flight",
-        "    if false then\n        local in_flight",
+        "    if redis.pcall('ZREM', place, tag) == 1 or is_delayed then",
+        "    if false then",
     ),
     Break(
         "large",

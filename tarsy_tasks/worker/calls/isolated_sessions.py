@@ -309,24 +309,29 @@ class IsolatedSessions:
     async def leave(self, call: RunningCall) -> Requeued | None:
         """An executor needs its session no longer: it is closed when none does. Returns how the call ends here if
         another worker holds it."""
-        asked = session_of(call)
-        key, tag = session_key_of(call.server, call.principal, asked.run), _delivery_of(call).tag
-        if (held := self._held.get(key)) is not None:
-            held.leaving += 1
-        async with self._claiming:
-            if held is not None:
-                held.leaving -= 1
-            held = self._held.get(key)
-            if held is None:
-                try:
-                    claim = await self._directory.claim(call.server, key, call.principal, tag, opens=False)
-                except (RedisError, OSError):
-                    return Requeued("Redis is unavailable", _WAIT_S)
-                return None if claim.state is ClaimState.NONE else self._pass_on(call, key, claim)
-            held.executors.discard(asked.executor)
-            if not held.executors:
-                self._forget(held)
-                await self._release(held, "")  # before a call that comes now asks
+        key = session_key_of(call.server, call.principal, session_of(call).run)
+        tag = _delivery_of(call).tag
+        if (known := self._held.get(key)) is not None:
+            known.leaving += 1
+        try:
+            async with self._claiming:
+                return await self._leave(call, key, tag)
+        finally:
+            if known is not None:
+                known.leaving -= 1
+
+    async def _leave(self, call: RunningCall, key: str, tag: str) -> Requeued | None:
+        held = self._held.get(key)
+        if held is None:
+            try:
+                claim = await self._directory.claim(call.server, key, call.principal, tag, opens=False)
+            except (RedisError, OSError):
+                return Requeued("Redis is unavailable", _WAIT_S)
+            return None if claim.state is ClaimState.NONE else self._pass_on(call, key, claim)
+        held.executors.discard(session_of(call).executor)
+        if not held.executors:
+            self._forget(held)
+            await self._release(held, "")  # before a call that comes now asks
         return None
 
     def _end(self, held: HeldSession, why: str) -> None:
