@@ -19,7 +19,6 @@ from tarsy_tasks.testing import AsyncStubToolExecutor, StubToolExecutor
 LINE = "0123456789 a line of a log\n"
 LONG = LINE * 2000
 SHORT_S = 0.05
-FOREVER_S = 3600.0
 ANSWERS: dict[str, Any] = {"logs.read": LONG, "logs.few": "short", "logs.fail": ErrorCode.TOOL_ERROR}
 run_name = ContextVar("run_name", default="none")
 
@@ -185,7 +184,7 @@ def test_a_coroutine_that_hangs_is_cancelled(run: Callable[..., ToolResult]) -> 
 
     async def hang(*_: Any) -> str:
         try:
-            await asyncio.sleep(FOREVER_S)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             cancelled.set()
             raise
