@@ -76,6 +76,11 @@ class KnownSecrets:
         with self._lock:
             self._values -= set(values)
 
+    @property
+    def values(self) -> frozenset[str]:
+        """All that are masked."""
+        return frozenset[str]().union(*(group.values for group in self._groups))
+
     def find(self, text: str, projection: bytes) -> Iterator[Edit]:
         """The places where any of them appears."""
         for group in self._groups:

@@ -162,11 +162,16 @@ class _Draft:
 
 @dataclass(frozen=True)
 class Masker:
-    """Masks texts and JSON values, as `build_masker` made it. Safe to share between threads."""
+    """Masks texts and JSON values, as `build_masker` made it. Safe to share between threads.
+
+    Attributes:
+        elsewhere: Masks a text in another process, if that is worth it; None if it does not.
+    """
 
     patterns: CustomPatterns = field(default_factory=lambda: CustomPatterns(()))
     known: KnownSecrets = field(default_factory=KnownSecrets)
     is_enabled: bool = True
+    elsewhere: Callable[[str], str | None] | None = None
 
     def mask(self, text: str) -> str:
         """The text with every secret replaced; JSON stays JSON. It takes linear time, and a long text does not block
@@ -236,6 +241,8 @@ class Masker:
         projection = project(text)
         if self._is_harmless(text, projection):
             return text
+        if not depth and self.elsewhere is not None and (masked := self.elsewhere(text)) is not None:
+            return masked
         draft = _Draft(text)
         draft.apply(_confined(draft, self.known.find(text, projection)))
         if self.is_enabled:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
+from tarsy_tasks.worker.masking_process import allow_in_thread, masking_process, take_cost_s
 from tarsy_tasks.worker.time_budget import Suspension
 
 __all__ = ["ASKED_S", "LARGE_CHARS", "LARGE_VALUES", "LongWork", "cancel_long_work", "charged_in_full", "is_large"]
@@ -30,7 +31,7 @@ _MOST_DEBT_S = 5.0
 _LONGEST_PAUSE_S = 5.0
 _CORES = os.cpu_count() or 1
 _in_full: ContextVar[bool] = ContextVar("charged_in_full", default=False)
-_threads = ThreadPoolExecutor(_CORES, thread_name_prefix="long-work")
+_threads = ThreadPoolExecutor(_CORES, thread_name_prefix="long-work", initializer=allow_in_thread)
 
 
 class LongWork:
@@ -97,7 +98,7 @@ class LongWork:
             return function(*args)
         finally:
             # Two threads may do so at once, and one of the two costs may be lost; the next one is not.
-            self._budget.charge(max(0.0, time.thread_time() - began - allowed_s))
+            self._budget.charge(max(0.0, time.thread_time() - began + take_cost_s() - allowed_s))
 
 
 @contextmanager
@@ -129,3 +130,4 @@ def is_large(value: Any) -> bool:
 def cancel_long_work() -> None:
     """Start none of the work that still waits, because the worker ends."""
     _threads.shutdown(wait=False, cancel_futures=True)
+    masking_process.end()

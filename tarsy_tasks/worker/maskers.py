@@ -4,7 +4,9 @@ Owns the secrets that the worker knows: the resolved values of its configuration
 masked by value in all texts, even where a server has masking switched off. Masking itself is in `tarsy_tasks.masking`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -12,6 +14,7 @@ from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.masking import masker
 from tarsy_tasks.masking.known_secrets import KnownSecrets
 from tarsy_tasks.masking.masker import Masker
+from tarsy_tasks.worker.masking_process import Rules, masking_process
 
 __all__ = [
     "Masker",
@@ -37,26 +40,24 @@ def build_masker(groups: Iterable[str] | None = None) -> Masker:
     Raises:
         ValueError: There is no such group; the text lists the known ones.
     """
-    return masker.build_masker(groups, known=known_secrets)
+    return _build(groups)
 
 
 def build_server_masker(server: ServerConfig) -> Masker:
     """The masker for texts from a server or about it."""
     settings = server.masking
-    return masker.build_masker(
-        settings.groups, patterns=settings.patterns, known=known_secrets, is_enabled=settings.enabled
-    )
+    return _build(settings.groups, settings.patterns, is_enabled=settings.enabled)
 
 
 def build_record_masker(server: ServerConfig) -> Masker:
     """The masker for stored records of a server's calls, even where its masking is switched off."""
     settings = server.masking
-    return masker.build_masker(settings.groups, patterns=settings.patterns, known=known_secrets)
+    return _build(settings.groups, settings.patterns)
 
 
 def build_value_masker() -> Masker:
     """The masker for our own sentences about a configuration: it masks known secrets, wherever they stand."""
-    return masker.build_masker([], known=known_secrets, is_enabled=False)
+    return _build([], is_enabled=False)
 
 
 def build_common_masker(servers: Iterable[ServerConfig]) -> Masker:
@@ -64,7 +65,14 @@ def build_common_masker(servers: Iterable[ServerConfig]) -> Masker:
     settings = [server.masking for server in servers]
     groups = {"basic", *(group for each in settings for group in each.groups)}
     patterns = dict.fromkeys(pattern for each in settings for pattern in each.patterns)
-    return masker.build_masker(sorted(groups), patterns=list(patterns), known=known_secrets)
+    return _build(sorted(groups), list(patterns))
+
+
+def _build(groups: Iterable[str] | None, patterns: Sequence[str] = (), *, is_enabled: bool = True) -> Masker:
+    groups = None if groups is None else tuple(groups)
+    built = masker.build_masker(groups, patterns=patterns, known=known_secrets, is_enabled=is_enabled)
+    rules = Rules(groups, tuple(patterns), is_enabled, known_secrets)
+    return replace(built, elsewhere=partial(masking_process.mask, rules))
 
 
 def add_broker_secrets(conf: Any) -> None:

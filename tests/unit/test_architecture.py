@@ -23,7 +23,7 @@ FLOORS = (
     {"worker.sessions"},
     {"worker.transport"},
     {"worker.maskers", "worker.long_work"},
-    {"worker.time_budget"},
+    {"worker.time_budget", "worker.masking_process"},
     {"health", "operators", "server_status"},
     {"catalogue"},
     {"celery_app"},
