@@ -185,7 +185,7 @@ def test_a_process_with_threads_is_not_forked() -> None:
 
 @alone
 def test_it_keeps_nothing_of_the_worker_and_ignores_its_signals() -> None:
-    signal.signal(signal.SIGUSR1, lambda *_: None)
+    signal.signal(signal.SIGUSR1, signal.default_int_handler)
     with running() as one:
         assert one.mask(COMMON, LARGE), "it has begun to work"
         assert one.child.name() == program.NAME
