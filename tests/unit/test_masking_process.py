@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import wraps
@@ -82,7 +82,7 @@ class Running:
 
 
 @contextmanager
-def running() -> Iterator[Running]:
+def running() -> Generator[Running]:
     one = Running()
     with one.threads:
         yield one
