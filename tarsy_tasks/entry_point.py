@@ -50,10 +50,12 @@ def load_celeryconfig(directory: Path) -> dict[str, Any]:
 @signals.celeryd_init.connect
 def _configure_worker(instance: Any, **_: Any) -> None:
     if isinstance(instance.app, TarsyApp):
+        from tarsy_tasks.worker.masking_process import masking_process
         from tarsy_tasks.worker.process import control, startup
         from tarsy_tasks.worker.transport.sandbox.launcher import hide_memory
 
         hide_memory()
+        masking_process.start()  # hidden from its birth, and before any other thread, connection or secret is there
         control.register()
         startup.configure(instance)
 

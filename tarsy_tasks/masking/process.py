@@ -1,32 +1,37 @@
-"""Masks texts for a worker in a process of its own: `python -m tarsy_tasks.masking.process DESCRIPTOR`.
+"""What the process does that masks texts for a worker, which it is a fork of.
 
-Owns the program: it reads pairs of messages from a socket, the rules and a text, and answers each pair with the CPU
-time that it took and the masked text. It ends when the other end of the socket is closed, so with its worker. Rules
-hold secrets, so they come this way only, and other processes of the user cannot look into this one.
+It reads pairs of messages from a socket, the rules and a text, and answers each pair with the CPU time that it took and
+the masked text. It ends with its worker. Rules hold secrets, so they come this way only. It must not log: the handlers
+are those of the worker.
 """
 
 import ctypes
+import fcntl
 import json
 import os
 import resource
 import signal
 import struct
-import sys
 import time
 from contextlib import suppress
 from functools import lru_cache
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 from tarsy_tasks.masking.known_secrets import KnownSecrets
 from tarsy_tasks.masking.masker import Masker, build_masker
 
-__all__ = ["COST", "ERRORS", "main"]
+__all__ = ["COST", "ERRORS", "NAME", "OF_THE_WORKER", "serve"]
 
+NAME = "tarsy-masking"
+"""As `top` and `ps -o comm` show it; its command line is that of the worker."""
+OF_THE_WORKER = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+"""Signals that a supervisor may send to all processes of a worker, which masks texts until it has stopped."""
 COST = struct.Struct("d")
 """Seconds of CPU time, at the beginning of an answer."""
 ERRORS = "surrogatepass"
 """Texts may hold halves of characters."""
-_SET_DUMPABLE = 4
+_SET_PDEATHSIG, _SET_NAME = 1, 15
 _NICENESS = 5
 _MEMORY_BYTES = 1024 * 1024 * 1024
 """More than ten times what the longest text takes."""
@@ -53,19 +58,45 @@ def _mask(rules: bytes, text: bytes) -> bytes:
         return b""
 
 
-def main() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(*map(ctypes.c_long, (_SET_DUMPABLE, 0, 0, 0, 0)))
+def _prctl(option: int, argument: int) -> None:
+    ctypes.CDLL(None).prctl(*map(ctypes.c_long, (option, argument, 0, 0, 0)))
+
+
+def _part_from_worker(descriptor: int) -> int:
+    """Keep nothing of the worker but memory: no signals, terminal, files. Returns the descriptor as it is now."""
+    for number in signal.valid_signals():
+        if number in OF_THE_WORKER:
+            signal.signal(number, signal.SIG_IGN)
+        elif callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    os.setsid()
+    kept = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard in range(3):
+        os.dup2(nothing, standard)
+    for each in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
+        if each > 2 and each != kept:
+            with suppress(OSError):  # the one that listed them
+                os.close(each)
+    return kept
+
+
+def serve(descriptor: int, worker: int) -> None:
+    """Be the process: to be called by the child, right after the fork, on Linux. Returns when the worker has ended.
+
+    Args:
+        descriptor: The socket.
+        worker: The id of the parent.
+    """
+    _prctl(_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != worker:  # it ended before the kernel knew that this one is to follow
+        return
+    name = ctypes.create_string_buffer(NAME.encode())
+    _prctl(_SET_NAME, ctypes.addressof(name))
+    kept = _part_from_worker(descriptor)
     os.nice(_NICENESS)
-    for number in (signal.SIGINT, signal.SIGTERM):  # which a supervisor sends to all; the worker still needs it
-        signal.signal(number, signal.SIG_IGN)
     with suppress(ValueError, OSError):  # there is a lower limit already
         resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
-    with Connection(int(sys.argv[1])) as worker, suppress(EOFError, OSError):
-        worker.send_bytes(b"ready")
+    with Connection(kept) as connection, suppress(EOFError, OSError):
         while True:
-            worker.send_bytes(_mask(worker.recv_bytes(), worker.recv_bytes()))
-
-
-if __name__ == "__main__":
-    main()
+            connection.send_bytes(_mask(connection.recv_bytes(), connection.recv_bytes()))

@@ -18,6 +18,7 @@ from tarsy_tasks.config import check_secrets, describe_unused
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.telemetry.probes import remove_leftovers
+from tarsy_tasks.worker.masking_process import masking_process
 from tarsy_tasks.worker.process import canvas_limits
 from tarsy_tasks.worker.process.cancellation import CancellationStep
 from tarsy_tasks.worker.process.fetch_step import FetchStep
@@ -83,6 +84,8 @@ def select_queues(worker: Any) -> None:
         queues.select_add(keys.check_queue(server))
     for exposure in check_secrets():
         logger.warning("%s", exposure)
+    if masking_process.obstacle:
+        logger.warning("large texts are masked in threads, which delays other calls: %s", masking_process.obstacle)
     if (policy := worker.app.policy) is not None:
         logger.info("policy %s of %s", policy.version, policy.source)
     for line in describe_unused():
