@@ -34,10 +34,10 @@ ERRORS = "surrogatepass"
 _SET_PDEATHSIG, _SET_NAME = 1, 15
 _NICENESS = 5
 _MEMORY_BYTES = 1024 * 1024 * 1024
-"""More than ten times what the longest text takes."""
+"""Several times what the longest text takes."""
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)  # each may take up to 64 MB, and tokens that change make others
 def _masker_of(rules: bytes) -> Masker:
     settings = json.loads(rules)
     return build_masker(

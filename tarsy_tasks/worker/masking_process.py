@@ -16,7 +16,7 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -34,6 +34,9 @@ LARGE_CHARS = 32 * 1024
 _LEAST_TIMEOUT_S = 2.0
 _TIMEOUT_S_PER_BYTE = 5 / 1_000_000
 """Several times what a text takes on a processor of its own."""
+_STALLED_S = 3
+"""The process reads what it is sent, and sends its answer, without a pause of that length."""
+_MOST_ANSWER_BYTES = 256 * 1024 * 1024
 _THREADS = Path("/proc/self/task")
 
 
@@ -66,9 +69,14 @@ class Rules(NamedTuple):
 
 
 class MaskingProcess:
-    """At most one process, which is started once."""
+    """At most one process, which is started once.
 
-    def __init__(self) -> None:
+    Args:
+        serve: What it does, as `process.serve`.
+    """
+
+    def __init__(self, serve: Callable[[int, int], None] = process.serve) -> None:
+        self._serve = serve
         self.obstacle = ""
         """Why `start` has started none, for the log."""
         self._lock = threading.Lock()
@@ -92,13 +100,15 @@ class MaskingProcess:
         worker = os.getpid()
         ours, theirs = socket.socketpair()
         with ours, theirs:
+            for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+                ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", _STALLED_S, 0))
             gc.freeze()  # or the process would copy what it looks at
             unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, process.OF_THE_WORKER)
             child = -1
             try:
                 child = os.fork()
                 if not child:
-                    process.serve(theirs.fileno(), worker)
+                    self._serve(theirs.fileno(), worker)
             finally:
                 if not child:
                     os._exit(0)
@@ -112,19 +122,12 @@ class MaskingProcess:
         if len(text) < LARGE_CHARS or not _thread.is_allowed or not self._lock.acquire(blocking=False):
             return None
         try:
-            answer = self._ask(self._connection, rules, text) if self._connection is not None else b""
-        except (OSError, EOFError):
-            self._give_up()
+            return None if self._connection is None else self._ask(self._connection, rules, text)
+        except Exception as error:  # it is gone, or one of the two may have got half of a message
+            self._give_up(type(error).__name__)
             return None
-        except BaseException:  # such as MemoryError: it may have got half of a message
-            self._give_up()
-            raise
         finally:
             self._lock.release()
-        if not answer:
-            return None
-        _thread.cost_s += process.COST.unpack_from(answer)[0]
-        return answer[process.COST.size :].decode(errors=process.ERRORS)
 
     def end(self) -> None:
         """End the process."""
@@ -135,19 +138,18 @@ class MaskingProcess:
         with self._lock:
             self._release()
 
-    def _ask(self, connection: Connection, rules: Rules, text: str) -> bytes:
-        """Empty if there is no answer, because the process is too slow, or cannot mask the text."""
+    def _ask(self, connection: Connection, rules: Rules, text: str) -> str | None:
+        """None if the process is too slow, or cannot mask the text."""
         if self._owes_answer:
             if not connection.poll(0):
-                return b""
-            connection.recv_bytes()
+                return None
+            connection.recv_bytes(_MOST_ANSWER_BYTES)
             self._owes_answer = False
         settings = {**rules._asdict(), "known": sorted(rules.known.values)}
         messages = json.dumps(settings).encode(), text.encode(errors=process.ERRORS)
-        timeout_s = _LEAST_TIMEOUT_S + _TIMEOUT_S_PER_BYTE * sum(map(len, messages))
-        _limit(connection, timeout_s)
         for message in messages:
             connection.send_bytes(message)
+        timeout_s = _LEAST_TIMEOUT_S + _TIMEOUT_S_PER_BYTE * sum(map(len, messages))
         if not connection.poll(timeout_s):
             self._owes_answer = True
             logger.warning(
@@ -156,15 +158,20 @@ class MaskingProcess:
                 self._pid,
                 timeout_s,
             )
-            return b""
-        return connection.recv_bytes()
+            return None
+        if not (answer := connection.recv_bytes(_MOST_ANSWER_BYTES)):
+            return None
+        masked = answer[process.COST.size :].decode(errors=process.ERRORS)
+        _thread.cost_s += process.COST.unpack_from(answer)[0]
+        return masked
 
-    def _give_up(self) -> None:
+    def _give_up(self, reason: str) -> None:
         if not self._has_ended:
             logger.warning(
-                "the process that masks large texts, %d, has failed; the worker masks them itself from now on, which "
-                "delays other calls more. Restart the worker to get another one",
+                "the process that masks large texts, %d, has failed (%s); the worker masks them itself from now on, "
+                "which delays other calls more. Restart the worker to get another one",
                 self._pid,
+                reason,
             )
         self._release()
 
@@ -177,15 +184,6 @@ class MaskingProcess:
             with suppress(ProcessLookupError, ChildProcessError):
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-
-
-def _limit(connection: Connection, timeout_s: float) -> None:
-    """How long each sending and receiving may take."""
-    seconds, rest_s = divmod(timeout_s, 1)
-    value = struct.pack("ll", int(seconds), int(rest_s * 1_000_000))
-    with socket.socket(fileno=os.dup(connection.fileno())) as same:
-        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
-            same.setsockopt(socket.SOL_SOCKET, option, value)
 
 
 masking_process = MaskingProcess()

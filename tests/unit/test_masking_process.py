@@ -14,8 +14,9 @@ from collections.abc import Callable, Generator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import wraps
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import psutil
 import pytest
@@ -68,8 +69,8 @@ class Log(logging.Handler):
 class Running:
     """The process, and threads that it serves."""
 
-    def __init__(self) -> None:
-        self.process = MaskingProcess()
+    def __init__(self, process: MaskingProcess | None = None) -> None:
+        self.process = process or MaskingProcess()
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             self.process.start()
@@ -82,8 +83,8 @@ class Running:
 
 
 @contextmanager
-def running() -> Generator[Running]:
-    one = Running()
+def running(process: MaskingProcess | None = None) -> Generator[Running]:
+    one = Running(process)
     with one.threads:
         yield one
         one.process.end()
@@ -154,12 +155,55 @@ def test_nobody_waits_for_a_process_that_is_stopped() -> None:
 
 @alone
 def test_what_cannot_be_sent_is_not_sent_by_half() -> None:
-    unsendable: Any = [object()]
+    log, unsendable = Log(), cast(list[str], [object()])
     with running() as one:
-        with pytest.raises(TypeError):
-            one.mask(Rules(unsendable, (), True, KnownSecrets()), LARGE)
+        assert one.mask(Rules(unsendable, (), True, KnownSecrets()), LARGE) is None
         assert not children()
         assert one.mask(COMMON, LARGE) is None
+    [line] = log.lines
+    assert "(TypeError)" in line
+
+
+def says(answer: bytes) -> Callable[[int, int], None]:
+    """What a process does that answers everything with that."""
+
+    def serve(descriptor: int, _: int) -> None:
+        connection = Connection(descriptor)
+        for _ in range(2):  # the rules and the text
+            connection.recv_bytes()
+        os.write(descriptor, answer)
+        connection.recv_bytes()
+
+    return serve
+
+
+GARBAGE = {
+    "no cost": b"\0\0\0\1x",
+    "no text": b"\0\0\0\x09" + program.COST.pack(1.0) + b"\xff",
+    "too long": b"\xff\xff\xff\xff" + (2**62).to_bytes(8, "big") + b"x",
+    "cut off": b"\0\1\0\0x",
+}
+
+
+@alone
+def test_a_garbled_answer_is_not_used_and_ends_the_process() -> None:
+    for kind, answer in GARBAGE.items():
+        log = Log()
+        with running(MaskingProcess(says(answer))) as one:
+            assert one.mask(COMMON, LARGE) is None, kind
+            assert not children(), kind
+            assert one.mask(COMMON, LARGE) is None, kind
+        [line] = log.lines
+        assert "has failed" in line
+
+
+@alone
+def test_a_large_text_for_a_stopped_process_is_not_waited_for() -> None:
+    with running() as one:
+        one.child.suspend()
+        text = LARGE * 20
+        assert one.mask(COMMON, text) is None, "it is more than the socket holds"
+        assert not children(), "as it may have got half of it"
 
 
 @alone
