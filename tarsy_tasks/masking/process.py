@@ -25,8 +25,8 @@ __all__ = ["COST", "ERRORS", "NAME", "OF_THE_WORKER", "serve"]
 
 NAME = "tarsy-masking"
 """As `top` and `ps -o comm` show it; its command line is that of the worker."""
-OF_THE_WORKER = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
-"""Signals that a supervisor may send to all processes of a worker, which masks texts until it has stopped."""
+OF_THE_WORKER = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that mean something to a worker, and may be sent to all processes with its command line."""
 COST = struct.Struct("d")
 """Seconds of CPU time, at the beginning of an answer."""
 ERRORS = "surrogatepass"

@@ -85,7 +85,16 @@ def test_what_it_was_killed_over_is_masked(start_worker: StartWorker) -> None:
     assert worker.stop() == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT])
+def test_a_worker_that_cannot_be_forked_says_so_and_masks(start_worker: StartWorker) -> None:
+    thread = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    worker = start_worker({"heavy": HEAVY}, settings=thread)
+    assert "large texts are masked in threads, which delays other calls: threads run already" in worker.log
+    with environment_of(worker), ToolExecutor(timeout_s=60) as tools:
+        call(tools)
+    assert not [child for child in worker.children() if child.name() == process.NAME]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT])
 def test_it_ends_when_its_worker_stops(start_worker: StartWorker, number: signal.Signals) -> None:
     worker = start_worker({})
     found = masking_process_of(worker)

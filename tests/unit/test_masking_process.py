@@ -229,7 +229,7 @@ def test_a_process_with_threads_is_not_forked() -> None:
 
 @alone
 def test_it_keeps_nothing_of_the_worker_and_ignores_its_signals() -> None:
-    signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
     with running() as one:
         assert one.mask(COMMON, LARGE), "it has begun to work"
         assert one.child.name() == program.NAME
@@ -238,7 +238,7 @@ def test_it_keeps_nothing_of_the_worker_and_ignores_its_signals() -> None:
         for number in program.OF_THE_WORKER:
             one.child.send_signal(number)
         assert one.mask(COMMON, LARGE)
-        one.child.send_signal(signal.SIGUSR1)
+        one.child.send_signal(signal.SIGALRM)
         wait_until(lambda: not is_alive(one.child), "other signals end it")
 
 
