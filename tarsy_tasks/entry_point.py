@@ -6,6 +6,7 @@ it. The application's settings are in `celery_app`.
 
 import importlib.util
 import logging
+import platform
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -55,6 +56,7 @@ def _configure_worker(instance: Any, **_: Any) -> None:
         from tarsy_tasks.worker.transport.sandbox.launcher import hide_memory
 
         hide_memory()
+        vars(platform.uname())["processor"] = ""  # or the banner runs `uname -p`, which everybody can look into
         masking_process.start()  # hidden from its birth, and before any other thread, connection or secret is there
         control.register()
         startup.configure(instance)

@@ -13,7 +13,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from tarsy_tasks import ErrorCode, Outcome, ToolExecutor, ToolResult
+from tarsy_tasks.masking import process
 from tarsy_tasks.worker.transport import watchdog
+from tarsy_tasks.worker.transport.sandbox import launcher
 from tarsy_tasks.worker.transport.sandbox.temporary import TemporaryFolder
 from tests.forked import ForkedProcess
 from tests.poorer_kernel import CAPABILITIES, LANDLOCK, UNSHARE, without
@@ -274,13 +276,35 @@ def test_nothing_outlives_the_worker(worker: Worker, place: Path) -> None:
     witness.unlink()
 
 
+STARTS = """
+import os, sys
+
+def _note(event, arguments):
+    if event == "subprocess.Popen":
+        command, environment = arguments[1], os.environ if arguments[3] is None else arguments[3]
+        with open("starts", "a") as file:
+            print(*map(os.fsdecode, command), "TARSY_REDIS_URL" in environment, file=file)
+
+sys.addaudithook(_note)
+"""
+"""Settings that note what a worker starts, and whether others of its user could read its secrets there."""
+
+
 def test_a_worker_hides_its_memory_and_environment(place: Path, redis_url: str) -> None:
     servers = {"strict": {**SERVER, "sandbox": "strict"}}
-    with PoorestWorker(place / "poorest", servers, redis_url) as worker:
+    with PoorestWorker(place / "poorest", servers, redis_url, settings=STARTS) as worker:
         worker.wait_until_ready()
         with environment_of(worker):
             assert "Permission denied" in refused("strict.read", f"/proc/{worker.pid}/environ")
             assert "Permission denied" in refused("strict.memory", worker.pid)
             (dog,) = worker.find_children(watchdog.__file__)
             assert "REDIS" not in attempt("strict.read", f"/proc/{dog.pid}/environ").content
+            (masking,) = [child for child in worker.children() if child.name() == process.NAME]
+            assert "Permission denied" in refused("strict.read", f"/proc/{masking.pid}/environ")
+            assert "Permission denied" in refused("strict.memory", masking.pid)
             assert attempt("strict.read", worker.config_path).content.startswith("{"), "files are open here"
+        worker.stop()
+    starts = (place / "poorest" / "starts").read_text().splitlines()
+    for program in (watchdog.__file__, launcher.PROBE, "rm"):
+        assert [start for start in starts if program in start.split()], program
+    assert not [start for start in starts if start.endswith(" True")]

@@ -235,8 +235,8 @@ def test_it_keeps_nothing_of_the_worker_and_ignores_its_signals() -> None:
         assert one.child.name() == program.NAME
         assert one.child.nice() > psutil.Process().nice()
         assert os.getsid(one.child.pid) == one.child.pid
-        for number in program.OF_THE_WORKER:
-            one.child.send_signal(number)
+        for name in ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2"):
+            one.child.send_signal(signal.Signals[f"SIG{name}"])
         assert one.mask(COMMON, LARGE)
         one.child.send_signal(signal.SIGALRM)
         wait_until(lambda: not is_alive(one.child), "other signals end it")

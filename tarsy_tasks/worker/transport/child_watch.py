@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from tarsy_tasks.worker.transport import watchdog
+from tarsy_tasks.worker.transport.sandbox.launcher import bare_environment
 from tarsy_tasks.worker.transport.watchdog import MARK, Group, groups_of, read_stat
 
 __all__ = ["ChildWatch", "ProcessTree"]
@@ -98,9 +99,9 @@ class ChildWatch:
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own file
                 [sys.executable, "-I", "-S", watchdog.__file__, f"{MARK}={self._mark}"],
-                # No secrets, which other processes of this user could read there; and no mark, because a worker may run
-                # below a server of another worker: its watchdog must not end with that server.
-                env={name: value for name, value in os.environ.items() if name.startswith(("LD_", "DYLD_"))},
+                # Without the mark: a worker may run below a server of another one, and its watchdog must not end with
+                # that server.
+                env=bare_environment(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -67,6 +67,7 @@ def probe_kernel() -> Kernel:
     try:
         done = subprocess.run(  # noqa: S603 - our own file
             [*launcher.COMMAND, launcher.PROBE],
+            env=launcher.bare_environment(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -20,7 +20,7 @@ import select
 import struct
 import sys
 
-__all__ = ["COMMAND", "ORDERS", "PROBE", "hide_memory", "main"]
+__all__ = ["COMMAND", "ORDERS", "PROBE", "bare_environment", "hide_memory", "main"]
 
 _MAIN = "import sys; sys.path.insert(0, sys.argv.pop(1)); import launcher; launcher.main()"
 COMMAND = (sys.executable, "-I", "-S", "-c", _MAIN, os.path.dirname(__file__))
@@ -62,6 +62,11 @@ def hide_memory() -> None:
     """Keep other processes of the same user from this one's memory, environment and open files, where Linux can."""
     if sys.platform == "linux":
         _prctl(_SET_DUMPABLE, 0)
+
+
+def bare_environment() -> dict[str, str]:
+    """For programs that a worker starts for itself: no secrets, which other processes of this user could read there."""
+    return {name: value for name, value in os.environ.items() if name == "PATH" or name.startswith(("LD_", "DYLD_"))}
 
 
 def _ignore(signals: tuple[int, ...], yes: bool = True) -> None:

@@ -12,6 +12,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from tarsy_tasks.worker.transport.sandbox.launcher import bare_environment
+
 __all__ = ["TemporaryFolder"]
 
 _PREFIX = "tarsy-sandbox-"
@@ -42,7 +44,8 @@ class TemporaryFolder:
 
 def _remove(path: str) -> None:
     """`shutil.rmtree` fails on folders that lie a thousand deep."""
-    subprocess.run(["rm", "-rf", "--", path], check=False, stderr=subprocess.DEVNULL)  # noqa: S603, S607
+    command = ["rm", "-rf", "--", path]
+    subprocess.run(command, check=False, stderr=subprocess.DEVNULL, env=bare_environment())  # noqa: S603
 
 
 def _remove_abandoned() -> None:
