@@ -56,7 +56,7 @@ def _configure_worker(instance: Any, **_: Any) -> None:
         from tarsy_tasks.worker.transport.sandbox.launcher import hide_memory
 
         hide_memory()
-        vars(platform.uname())["processor"] = ""  # or the banner runs `uname -p`, which everybody can look into
+        vars(platform.uname())["processor"] = ""  # or Celery's banner runs `uname -p`, with all of the environment
         masking_process.start()  # hidden from its birth, and before any other thread, connection or secret is there
         control.register()
         startup.configure(instance)
