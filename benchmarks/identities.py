@@ -19,13 +19,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import redis
 from figures import Figures, Load, Pids, find_median, measure
 from report import Report, build_parser
@@ -335,22 +334,33 @@ def play_identities(directory: Path, server: Server, agents: Sequence[str], call
 # What it costs.
 
 
-@contextmanager
-def cost_roles(directory: Path, server: Server, workers: int) -> Iterator[Mapping[str, Pids]]:
+def measure_costs(
+    directory: Path, server: Server, workers: int, loads: Sequence[Load], rounds: int
+) -> list[list[str | float]]:
+    """Of each load, for agents of both kinds: the CPU of both kinds of calls, and their ratio."""
     server.ask(tokens=[SHARED])
     entry = {"url": server.url, "headers": {"Authorization": f"Bearer {SHARED}"}}
-    with closing(Deployment(directory, {"web": entry})) as deployment:
+    with closing(Deployment(directory, {"web": entry}, ["bound"])) as deployment, ExitStack() as stack:
         deployment.start(workers)
         redis_pid = deployment.redis.info("server")["process_id"]
-        families = [psutil.Process(worker.pid) for worker in deployment.workers]
-        with environment_of(deployment.workers[0]):
-            yield {"workers": lambda: [each.pid for each in families], "Redis": lambda: [redis_pid]}
+        pids = [worker.pid for worker in deployment.workers]
+        roles: Mapping[str, Pids] = {"workers": lambda: pids, "Redis": lambda: [redis_pid]}
+        stack.enter_context(environment_of(deployment.workers[0]))
+        rows: list[list[str | float]] = []
+        for kind, user in (("any agent", "agent"), ("bound agent", "bound")):
+            url = url_of(deployment.valkey.port, user)
+            app = stack.enter_context(closing(build_app({"broker_url": url, "result_backend": url})))
+            rows += [[kind, *row] for row in asyncio.run(compare(app, roles, loads, rounds))]
+    return rows
 
 
-async def compare(roles: Mapping[str, Pids], loads: Sequence[Load], rounds: int) -> list[list[str | float]]:
-    """Of each load: the CPU of both kinds of calls, and their ratio."""
+async def compare(
+    app: TarsyApp, roles: Mapping[str, Pids], loads: Sequence[Load], rounds: int
+) -> list[list[str | float]]:
     rows: list[list[str | float]] = []
-    async with AsyncToolExecutor(timeout_s=60) as shared, AsyncToolExecutor(session="run", timeout_s=60) as run:
+    async with AsyncExitStack() as stack:
+        shared = await stack.enter_async_context(AsyncToolExecutor(["web"], timeout_s=60, app=app))
+        run = await stack.enter_async_context(AsyncToolExecutor(["web"], session="run", timeout_s=60, app=app))
 
         async def ask(tools: AsyncToolExecutor) -> None:
             (await tools.execute("web.mine")).raise_for_outcome()
@@ -374,6 +384,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, help="be an agent with so many runs")
     parser.add_argument("--calls", type=int, default=MOST, help=f"of all agents together (default {MOST})")
     parser.add_argument("--limit", type=float, default=1080, help="seconds until they end, for all (default 1080)")
+    parser.add_argument("--costs", action="store_true", help="measure the CPU of a call only")
     options, began = parser.parse_args(), time.monotonic()
     if options.serve:
         serve()
@@ -384,7 +395,7 @@ def main() -> None:
     runs, identities, calls = (40, 5, 400) if options.smoke else (1000, 100, options.calls)
     rounds, loads = (1, SMOKE_LOADS) if options.smoke else (7, LOADS)
     report = Report("identities")
-    head = ["in flight", "CPU ms, shared", "CPU ms, of a run", "ratio", "p50 ms, shared", "p50 ms, of a run"]
+    head = ["agent", "in flight", "CPU ms, shared", "CPU ms, of a run", "ratio", "p50 ms, shared", "p50 ms, of a run"]
     with tempfile.TemporaryDirectory() as name, closing(Server()) as server:
         places = iter(range(100))
 
@@ -395,8 +406,10 @@ def main() -> None:
 
         for workers in (1, WORKERS):
             report.add_heading(f"The CPU of a call, {workers} worker{'s' * (workers > 1)}")
-            with cost_roles(folder(), server, workers) as roles:
-                report.add_table(head, asyncio.run(compare(roles, loads, rounds)))
+            report.add_table(head, measure_costs(folder(), server, workers, loads, rounds))
+        if options.costs:
+            report.finish(options)
+            return
         report.add_heading("Sessions of runs")
         report.add_list(*play_runs(folder(), server, runs, SMOKE_IDLE_S if options.smoke else IDLE_S))
         report.add_heading("Credentials of agents")

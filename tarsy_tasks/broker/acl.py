@@ -241,11 +241,6 @@ _READ_HEALTH_AND_TOOLS = _select_reading(
     ("get", "mget", "hget", "hmget", "hgetall", "zrange", "eval_ro"), _HEALTH_AND_TOOLS
 )
 _READ_CONFIGURATION = _select_reading(("hget",), [CONFIGURATION_KEY])
-# To send calls of isolated sessions to the workers that hold them: where no agent has a queue of its own, and a share.
-_FIND_SESSIONS = (
-    _select_reading(("hmget",), [keys.session_key("*"), keys.SWEEPS]),
-    _select_reading(("zscore",), [keys.WORKERS]),
-)
 
 
 def _agent(agent: AgentUser) -> list[str]:
@@ -254,9 +249,13 @@ def _agent(agent: AgentUser) -> list[str]:
     # Without a user of their own, no `*`: it would match the channels of all others.
     answers = keys.reply_channel("*", own) if own else keys.reply_channel(_ANY_ID, "")
     others = _OWN_PRIORITIES if own else _PRIORITIES
-    queues = [*names, *(f"{name}{others}" for name in names if not name.endswith(ALL_SERVERS))]
+    # Where there are no shares, calls of isolated sessions go straight to the workers that hold them.
+    places = names if own else [*names, *(keys.affinity_queue(name, "*") for name in names)]
+    queues = [*places, *(f"{place}{others}" for place in places if not place.endswith(ALL_SERVERS))]
     sets = [keys.agents_key(server) for server in agent.servers] if own else []
-    waiting = [keys.waiting_key(name) for name in names]
+    own_sets = [keys.own_agents_key(server, "*") for server in agent.servers] if own else []
+    sessions = [keys.session_key(f"{server}:{own or '*'}:*") for server in agent.servers]
+    waiting = [keys.waiting_key(place) for place in places]
     claims = keys.idempotency_key(agent.name, "*") if agent.is_bound else f"{keys.IDEMPOTENCY}*"
     return [
         _allow(_COMMON),
@@ -266,9 +265,11 @@ def _agent(agent: AgentUser) -> list[str]:
         _select_writing(("zadd",), [keys.QUEUES]),
         _select_writing(("zadd", "zrem"), waiting),
         _select_writing(("zrem",), [keys.DELAYED]),
-        *([] if own or agent.is_bound else _FIND_SESSIONS),
+        # To send calls of isolated sessions to the workers that hold them.
+        _select_reading(("hmget",), [*sessions, keys.SWEEPS]),
+        _select_reading(("zscore",), [keys.WORKERS]),
         # To have workers look into its queues: to add any name, and to remove none.
-        *([_select_writing(("sadd",), sets)] if sets else []),
+        *([_select_writing(("sadd",), [*sets, *own_sets]), _select_writing(("expire",), own_sets)] if own else []),
         _select(("lpush", "lrem", "llen"), queues),
         _select_reading(("hget", "hexists", "exists"), _CALL),
         _select_writing(("set",), _WITHDRAWALS),

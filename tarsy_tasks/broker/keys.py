@@ -107,6 +107,11 @@ def affinity_queue(queue: str, instance: str) -> str:
     return f"{queue}{WORKER_MARK}{instance}"
 
 
+def own_agents_key(server: str, instance: str) -> str:
+    """As `agents_key`, of the agents whose calls came for isolated sessions that this worker holds. It has a TTL."""
+    return agents_key(f"{server}{WORKER_MARK}{instance}")
+
+
 def agent_of_queue(name: str) -> str:
     """The bound agent that a queue belongs to; empty for one that others share."""
     return name.partition(WORKER_MARK)[0].partition(AGENT_MARK)[2]
@@ -258,8 +263,8 @@ result_key = _prefixed("celery-task-meta-")
 
 
 session_key = _prefixed("tarsy:session:")
-"""Who holds an isolated session, by server and a digest of principal and run, with a colon between: a hash with a TTL.
-Workers write it."""
+"""Who holds an isolated session, by server, bound agent, and a digest of principal and run, with colons between: a hash
+with a TTL. The agent is empty for other principals. Workers write it."""
 sessions_key = _prefixed("tarsy:sessions:")
 """Sorted set with a TTL of the isolated sessions of a server, `session_key` and principal with a line break between, by
 when their workers last confirmed them. Workers write it."""

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from tarsy_tasks.broker import fleet, keys
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.deliveries import as_text
+from tarsy_tasks.broker.principals import is_agent_name
 from tarsy_tasks.broker.script import NOW, Key, Table, constants, script
 
 __all__ = ["Bounds", "Claim", "ClaimState", "SessionDirectory", "session_key_of", "session_name_of"]
@@ -193,8 +194,9 @@ def _confirm(*, index: Key, members: Table, holder: str) -> None: ...
 
 def session_name_of(server: str, principal: str, run: str) -> str:
     """The name of an isolated session. A run is any text of an agent, and each agent has runs of its own: nobody can be
-    in the way of another one by guessing its name."""
-    return f"{server}:{sha256(json.dumps([principal, run]).encode()).hexdigest()[:_DIGEST_CHARS]}"
+    in the way of another one by guessing its name. Bound agents are in it by name, because they may look for theirs."""
+    agent = principal if is_agent_name(principal) else ""
+    return f"{server}:{agent}:{sha256(json.dumps([principal, run]).encode()).hexdigest()[:_DIGEST_CHARS]}"
 
 
 def session_key_of(server: str, principal: str, run: str) -> str:

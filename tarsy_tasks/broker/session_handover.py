@@ -3,11 +3,12 @@
 Owns the moves between a queue and the affinity queues of the workers beside it. An affinity queue is one like any
 other, in which nothing is lost; what waits there when its worker is gone goes back to where it came from.
 
-Most calls say in a header which session they belong to. The script that publishes them finds the holder and puts them
-there (`publish_to_session`), or the one that takes them from their queue (`fetch`) moves them there: they pass through
-no other worker. The header is a hint that anyone can write, and nobody gains by it: a call is moved only beside the
-queue that it is in, to a worker that takes calls from there, and this worker finds the session by the verified
-principal and the run. A call without the hint is moved by the worker that took it (`forward`).
+Most calls say in a header which session they belong to, and so pass through no other worker: the script that publishes
+them finds the holder and puts them there, or has only this worker look into the queue of a bound agent
+(`publish_to_session`); or the one that takes them from their queue moves them there (`fetch`). The header is a hint:
+anyone can write it, and nobody gains by it. A call is moved only beside the queue that it is in, to a worker that takes
+calls from there, and this worker finds the session by the verified principal and the run. A call without the hint is
+moved by the worker that took it (`forward`).
 """
 
 from tarsy_tasks.broker import fleet, keys
@@ -32,7 +33,7 @@ _FIND_HOLDER = (
     local function find_holder(sessions, home, own)
         local first, second = string.match(sessions, '(%S+)%s*(%S*)')  -- more would cost more
         for _, name in ipairs({first, second}) do
-            local known = redis.pcall('HMGET', session_prefix .. name, 'holder', 'home', 'lease_s')
+            local known = name == '' and {} or redis.pcall('HMGET', session_prefix .. name, 'holder', 'home', 'lease_s')
             local holder, beside, lease_s = unpack(known.err and {} or known)
             if holder and holder ~= '' and beside == home then
                 return holder ~= own and is_alive(holder, tonumber(lease_s)) and holder
@@ -43,21 +44,25 @@ _FIND_HOLDER = (
 )
 
 
-# As `steps.publish`; but the call of a session that a worker holds goes into the affinity queue of that worker.
-# `sessions` is as in the header `SESSION_HEADER`. If Redis does not let the sender ask who holds a session, a worker
-# moves the call. So it does with what a bound agent sends, when it is its turn: in an affinity queue it would get more
-# than its share.
+# As `steps.publish`; but the call of a session that a worker holds goes into the affinity queue of that worker. What a
+# bound agent sends stays in its own queue, because in an affinity queue it would get more than its share; but no other
+# worker is woken. `sessions` is as in the header `SESSION_HEADER`. If Redis does not let the sender ask who holds a
+# session, a worker moves the call.
 @step(
     NOW,
     ANNOUNCE,
     constants(waiting_prefix=keys.waiting_key("")),
     _FIND_HOLDER,
     r"""
-    local may_ask = not string.find(home, agent_mark, 1, true) and redis.acl_check_cmd('ZSCORE', heartbeats, '')
-    local holder = may_ask and find_holder(sessions, home)
+    local worker
+    local holder = redis.acl_check_cmd('ZSCORE', heartbeats, '') and find_holder(sessions, home)
     if holder then
         local target = home .. worker_mark .. holder
-        queue, waiting, home = target .. string.sub(queue, #home + 1), waiting_prefix .. target, target
+        if string.find(home, agent_mark, 1, true) then
+            worker = holder
+            redis.call('ZADD', queues, 'NX', now, target)  -- if the worker is lost, the others are told
+        else queue, waiting, home = target .. string.sub(queue, #home + 1), waiting_prefix .. target, target
+        end
     end
     """,
     PUBLISH,
@@ -152,10 +157,10 @@ def _forward(*, session: Key, target_waiting: Key, tag: str, home: str, holder: 
                 redis.call('RPUSH', list, message)
                 redis.call('ZADD', waiting_prefix .. home, now, tag)
                 redis.call('ZADD', queues, 'NX', now, home)
-                pcall(announce, home)
                 moved[#moved + 1] = tag
             end
         end
+        pcall(announce, home)  -- also what waits in the queue of an agent, and was announced to that worker alone
     end
     for _, queue in ipairs(redis.call('ZRANGE', queues, 0, most_queues - 1)) do
         local home, instance

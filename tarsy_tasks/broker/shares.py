@@ -1,9 +1,9 @@
 """Fair shares: the queues of bound agents, and in what order a worker takes from them.
 
 Owns how a worker finds the agents' queues that have messages, and whose turn it is. It knows no names of agents: an
-agent that publishes adds its name to the set of its server, whose change wakes the workers. The script moves names from
-there, some at a time, into a sorted set that only workers write. So what an agent adds for others, or makes up, is
-looked up once and dropped.
+agent that publishes adds its name to the set of its server, whose change wakes the workers, or to the set of the one
+worker that holds the isolated session of its call. The script moves names from there, some at a time, into a sorted set
+that only workers write. So what an agent adds for others, or makes up, is looked up once and dropped.
 
 The order is that of stride scheduling: each share has a place, and the lowest is served next and then moved on by
 1 / weight. A share that comes in begins at the lowest place, and one that is empty is removed only when its turn comes,
@@ -42,7 +42,10 @@ _MOST_COUNTED = 2000
 _HOMES = r"""
     local function is_set(name) return string.sub(name, 1, #agents_prefix) == agents_prefix end
     local function home_of(name)
-        if is_set(name) then return queue_prefix .. string.sub(name, #agents_prefix + 1) end
+        if is_set(name) then
+            local server = string.sub(name, #agents_prefix + 1)
+            return queue_prefix .. (string.match(server, '^(.-)' .. worker_mark) or server)
+        end
         return string.match(name, '^(.-)\6\22') or name
     end
     """
@@ -62,9 +65,10 @@ _WEIGHT_OF = r"""
     end
     """
 _SERVING = r"""
-    local shared = {}
+    local shared, sets = {}, {}
     for n, name in ipairs(names) do
-        if is_set(name) then shared[homes[n]] = n end
+        local home = homes[n]
+        if is_set(name) then shared[home], sets[home] = n, {name, unpack(sets[home] or {})} end
     end
     local function is_served_with_others(n)
         return (shared[homes[n]] or n) ~= n or not shared[homes[n]] and lists[homes[n]][1] ~= names[n]
@@ -87,11 +91,13 @@ _SERVING = r"""
     local function is_name(agent)
         return #agent <= 64 and string.find(agent, '^[%w_.-]+$') and string.sub(agent, -6) ~= '.check'
     end
-    local function admit(home, inbox, place)
+    local function admit(home, place)
         local lowest = read(place, 'ZRANGE', 0, 0, 'WITHSCORES')[2] or '0'
         local came = {}
-        for _, agent in ipairs(read(inbox, 'SPOP', most_names)) do
-            if is_name(agent) and find_lists(home, agent) then came[#came + 1] = agent end
+        for _, set in ipairs(sets[home]) do
+            for _, agent in ipairs(read(set, 'SPOP', most_names)) do
+                if is_name(agent) and find_lists(home, agent) then came[#came + 1] = agent end
+            end
         end
         if find_lists(home, anonymous) then came[#came + 1] = anonymous end
         for _, agent in ipairs(came) do redis.call('ZADD', place, 'NX', lowest, agent) end
@@ -136,7 +142,7 @@ _SERVING = r"""
         local home = homes[n]
         if not is_set(names[n]) then return serve_lists(n, most) end
         local place = shares_prefix .. string.sub(home, #queue_prefix + 1)
-        if not admitted[home] then admit(home, names[n], place) end
+        if not admitted[home] then admit(home, place) end
         admitted[home] = true
         for _ = 1, most do
             local found, agent, at = find_next(home, place)
@@ -188,8 +194,8 @@ _COUNT = (
 
 
 def declare_fair_fetch(weights: Mapping[str, float], limiting: str = "") -> Script[Any, list[list[Any]]]:
-    """As `declare_fetch`, for names some of which are sets of agents (`keys.agents_key`): for such a name it serves the
-    queues of these agents, and with them those of the names that are lists of the same server.
+    """As `declare_fetch`, for names some of which are sets of agents (`keys.agents_key`, `keys.own_agents_key`): for
+    those of a server it serves the queues of these agents, and with them the names that are lists of the same server.
 
     Args:
         weights: Of shares, by agent, or `anonymous`; `*` for all others, 1 without it. Names that no agent can have are

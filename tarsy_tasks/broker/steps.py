@@ -57,16 +57,16 @@ _LEASE = r"local lease = home .. '\n' .. tag"
 
 
 PUBLISH = r"""
-    announce(home)
+    announce(home, worker)
     if redis.call('HSETNX', unacked, tag, queue .. '\n' .. garbage_at .. '\n' .. message) == 0 then return 0 end
     redis.call('ZADD', waiting, now, tag)
     redis.call('ZADD', queues, 'NX', now, home)
     return redis.call('LPUSH', queue, message)
     """
-"""In Lua, what `publish` does. It needs `NOW` and `ANNOUNCE`."""
+"""In Lua, what `publish` does. It needs `NOW` and `ANNOUNCE`, and `worker`: who alone is to look, if it is nil, all."""
 
 
-@step(NOW, ANNOUNCE, PUBLISH, grows=True)
+@step(NOW, ANNOUNCE, "local worker", PUBLISH, grows=True)
 def publish(*, queue: Key, tag: str, message: str, garbage_at: str, home: str) -> int: ...
 
 

@@ -13,6 +13,7 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.acl import PARTS
 from tarsy_tasks.broker.principals import is_agent_name
 from tarsy_tasks.broker.priority_lists import list_of
+from tarsy_tasks.broker.session_directory import session_name_of
 from tarsy_tasks.doctor.finding import Finding, name_some
 
 __all__ = ["check_rules"]
@@ -57,7 +58,10 @@ def check_rules(redis: Any, users: Collection[str], servers: Collection[str]) ->
         text = f"these users of Redis may change what limits, shares and error budgets count: {name_some(counting)}"
         yield Finding.error("policy", text, _REMEDY)
     if older:
-        text = f"these agents have rules of an earlier version, without priorities or events: {name_some(older)}"
+        names = name_some(older)
+        text = (
+            f"these agents have rules of an earlier version, without priorities, events or isolated sessions: {names}"
+        )
         yield Finding.warning("policy", text, _REMEDY)
     if _WORKER in users and (missing := _find_missing(redis)):
         text = f"`{_WORKER}` has rules of an earlier version, without what it needs for: {', '.join(missing)}"
@@ -114,6 +118,10 @@ def _lacks_rules(redis: Any, name: str, server: str) -> bool:
         return False  # it may not call this server
     needed: list[_Command] = [
         ("SADD", keys.agents_key(server), name),
+        ("SADD", keys.own_agents_key(server, "0"), name),
+        ("EXPIRE", keys.own_agents_key(server, "0"), "1"),
+        ("HMGET", keys.session_key(session_name_of(server, name, "")), "holder"),
+        ("ZSCORE", keys.WORKERS, ""),
         ("LPUSH", list_of(queue, "interactive"), ""),
         ("LPUSH", list_of(queue, "batch"), ""),
         ("SUBSCRIBE", keys.events_channel("0", name)),

@@ -73,6 +73,8 @@ def provider_on_loopback() -> Iterator[Provider]:
     """A provider, from the moment it listens."""
 
     class Handler(BaseHTTPRequestHandler):
+        disable_nagle_algorithm = True
+
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             status, answer = provider.answer(self.path, body)

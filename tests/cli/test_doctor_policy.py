@@ -106,7 +106,7 @@ def set_user(valkey: Any, name: str, rules: str) -> None:
             "sre",
             build_users([AgentUser("sre", ("desk",))])["sre"].replace("[36]", "[x]"),
             "warning",
-            "these agents have rules of an earlier version, without priorities or events: sre",
+            "rules of an earlier version, without priorities, events or isolated sessions: sre",
         ),
         (
             "worker",

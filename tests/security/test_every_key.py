@@ -35,6 +35,11 @@ ITS_OWN = {
     keys.withdrawn_key("x"): {"SET x", "HGET f", "HEXISTS f", "EXISTS"},
     keys.cancelled_key("x"): {"SET x", "HGET f", "HEXISTS f", "EXISTS"},
     keys.agents_key("desk"): {"SADD x"},
+    # to find the workers that hold its isolated sessions, and to wake them
+    keys.session_key("desk:sre:x"): {"HMGET f"},
+    keys.WORKERS: {"ZSCORE x"},
+    keys.SWEEPS: {"HMGET f"},
+    keys.own_agents_key("desk", "x"): {"SADD x", "EXPIRE 0"},
     keys.idempotency_key("sre", "x"): {"SET x", "GET", "DEL"},
     keys.waiting_key("mcp.desk:a:sre"): {"ZADD 1 x", "ZREM x"},
     "mcp.desk:a:sre": {"LPUSH x", "LREM 0 x", "LLEN"},

@@ -1,11 +1,7 @@
 """Taking messages: popped and leased in one step, up to what there is room for, and nothing is lost on the way."""
 
 import asyncio
-import bz2
 import json
-import lzma
-import zlib
-from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -17,8 +13,8 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.deliveries import CallState, Deliveries
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.fetch import FetchedMessage, fetch, read_fetched
-from tarsy_tasks.broker.messages import DamagedMessage, decode_body, read_message
-from tarsy_tasks.broker.received_json import LARGEST_BYTES, read_json
+from tarsy_tasks.broker.messages import DamagedMessage
+from tarsy_tasks.broker.received_json import LARGEST_BYTES
 from tarsy_tasks.worker.process.bulkhead import Bulkhead
 from tarsy_tasks.worker.process.fetcher import QueueFetcher
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
@@ -159,72 +155,6 @@ def test_a_message_that_is_too_large_does_not_reach_a_worker(table: Deliveries, 
     assert client.hexists(keys.UNACKED, found.delivery.tag)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "7", '{"headers": {}, "properties": {}}', "[" * 100_000, b"\xff", '{"body": 7}']
-)
-def test_what_is_no_message_is_not_read(text: str | bytes) -> None:
-    with pytest.raises(DamagedMessage):
-        read_message(text)
-
-
-def test_a_message_cannot_ask_for_other_objects() -> None:
-    odd = {"__type__": "bytes", "__value__": "aGVsbG8="}
-    assert read_message(message("t1", odd=odd))["headers"]["odd"] == odd
-
-
-COMPRESSIONS = ("application/x-gzip", "application/x-bz2", "application/x-lzma")
-
-
-def compressed(body: bytes, kind: str) -> dict[str, Any]:
-    properties = {"body_encoding": "base64", "delivery_tag": "tag"}
-    return {"body": b64encode(body).decode(), "headers": {"compression": kind}, "properties": properties}
-
-
-@pytest.mark.parametrize(
-    ("kind", "compress"), list(zip(COMPRESSIONS, (zlib.compress, bz2.compress, lzma.compress), strict=True))
-)
-def test_a_compressed_body_is_read_if_that_is_allowed(kind: str, compress: Callable[[bytes], bytes]) -> None:
-    found = compressed(compress(b"[[], {}, {}]"), kind)
-    assert decode_body(found, [kind]) == b"[[], {}, {}]"
-    with pytest.raises(DamagedMessage, match="task_compression"):
-        decode_body(found, [each for each in COMPRESSIONS if each != kind])
-    for damaged in (compress(b"text")[:-1], b"text"):
-        with pytest.raises(DamagedMessage):
-            decode_body(compressed(damaged, kind), [kind])
-
-
-def test_what_would_be_too_large_is_not_uncompressed() -> None:
-    bomb = compressed(zlib.compress(b" " * (LARGEST_BYTES + 1), 1), "application/x-gzip")
-    with pytest.raises(DamagedMessage, match="larger than"):
-        decode_body(bomb, COMPRESSIONS)
-    with pytest.raises(DamagedMessage, match="none of"):
-        decode_body(compressed(b"", "application/zstd"), ["application/zstd"])
-
-
-def test_lzma_that_asks_for_much_memory_is_refused() -> None:
-    properties = 4 * 9 * 5 + 3  # of the old format, with 1 GB for its dictionary
-    asking = bytes([properties % 225]) + (1 << 30).to_bytes(4, "little") + b"\xff" * 8 + bytes(32)
-    with pytest.raises(DamagedMessage, match="LZMAError"):
-        decode_body(compressed(asking, "application/x-lzma"), COMPRESSIONS)
-
-
-@pytest.mark.parametrize("text", ["[" * 100_000, "[" * 201 + "]" * 201, '{"a":' * 300 + "1" + "}" * 300])
-def test_what_is_nested_too_deep_is_refused(text: str) -> None:
-    for written in (text, text.encode()):
-        with pytest.raises(ValueError, match="it is n"):
-            read_json(written)
-    assert read_json("[" * 200 + "]" * 200)
-    assert len(read_json(json.dumps([[]] * 1000))) == 1000
-
-
-@pytest.mark.parametrize("text", [b"[" + b"[]," * 200_000 + b"[]]", "[" + "0," * 200_000 + "0]"])
-def test_what_has_very_many_values_is_not_parsed(text: bytes | str) -> None:
-    with pytest.raises(ValueError, match="more than 200000 values"):
-        read_json(text)
-    assert len(read_json(text, most_values=None)) == 200_001
-    assert read_json(json.dumps("[," * 200_000)), "a text may hold any characters"
-
-
 class Sink:
     """Where the messages of a fetcher go; it has so much room."""
 
@@ -251,13 +181,17 @@ class Sink:
 
 
 def run(
-    client: Any, sink: Sink, act: Callable[[QueueFetcher], Awaitable[None]], bulkhead: Bulkhead | None = None
+    client: Any,
+    sink: Sink,
+    act: Callable[[QueueFetcher], Awaitable[None]],
+    bulkhead: Bulkhead | None = None,
+    instance: str = "",
 ) -> None:
     loop = SessionLoop()
     loop.start()
 
     async def acted() -> None:
-        fetcher = QueueFetcher(lambda: client.connection_pool, bulkhead or Bulkhead(), loop)
+        fetcher = QueueFetcher(lambda: client.connection_pool, bulkhead or Bulkhead(), loop, instance=instance)
         try:
             await fetcher.start(sink, START_S)
             fetcher.consume(CALLS, [CALLS])
@@ -316,6 +250,28 @@ def test_a_call_that_goes_on_to_another_worker_is_not_received(client: Any) -> N
 
     run(client, sink, act)
     assert sink.received == ["b0", "a0", "a1", "a2", "b1"]
+
+
+def test_a_fetcher_is_woken_alone_for_its_sessions(client: Any) -> None:
+    sink, home = Sink(), keys.agent_queue("desk", "sre")
+    beside, own_set = keys.affinity_queue(home, "holder"), keys.own_agents_key("desk", "holder")
+
+    def wake(tag: str) -> None:
+        push(client, home, tag)
+        client.sadd(own_set, "sre")
+
+    async def act(fetcher: QueueFetcher) -> None:
+        fetcher.consume(beside, [beside])
+        for number in range(3):
+            wake(f"a{number}")
+            await sink.until(*(f"a{each}" for each in range(number + 1)))
+        fetcher.cancel(CALLS)
+        wake("a3")
+        fetcher.consume(CALLS, [CALLS])
+        await sink.until("a0", "a1", "a2", "a3")
+
+    run(client, sink, act, instance="holder")
+    assert not client.exists(keys.agents_key("desk"), own_set)
 
 
 def test_a_fetcher_that_stopped_takes_nothing(client: Any) -> None:

@@ -99,7 +99,8 @@ class QueueFetcher:
         self._sink: MessageSink | None = None
         self._queues: dict[str, Sequence[str]] = {}
         """Their lists, by priority; the queue that was taken from last comes last. The agents' queues of a server are
-        one of them, whose name and only list is the set of these agents."""
+        one of them, whose name and only list is the set of these agents; so are those of which only this worker is to
+        look."""
         self._limited_as: dict[str, str] = {}
         """Of agents' queues, the queue of their server."""
         self._beside: dict[str, list[str]] = {}
@@ -177,13 +178,17 @@ class QueueFetcher:
         that of the server."""
         server = keys.server_of_queue(queue)
         if server is not None and queue == keys.queue(server):
-            agents = keys.agents_key(server)
-            self._limited_as[agents] = queue
-            self._add(agents, [agents])
+            self._limited_as[keys.agents_key(server)] = queue
+            for agents in [each for each, own in self._limited_as.items() if own == queue]:
+                self._add(agents, [agents])
         if keys.WORKER_MARK in queue:
             beside = self._beside.setdefault(keys.shared_queue(queue), [])
             if queue not in beside:
                 beside.append(queue)
+            if server is not None and keys.agent_of_queue(queue):
+                agents = keys.own_agents_key(server, self._instance)
+                self._limited_as[agents] = keys.queue(server)
+                self._add(agents, [agents])
         self._add(queue, lists)
         self._look()
 

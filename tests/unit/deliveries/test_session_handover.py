@@ -1,14 +1,16 @@
 """A call whose message names its session goes to the worker that holds it, in the step that publishes it; if its agent
-is bound, or may not ask who holds it, in the step that takes it."""
+may not ask who holds it, in the step that takes it. What a bound agent sends has to wait for its turn there."""
 
 import asyncio
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import redis
+from redis.exceptions import NoPermissionError
 
 from tarsy_tasks.broker import fleet, keys, steps
 from tarsy_tasks.broker.acl import AgentUser, build_users
@@ -25,7 +27,7 @@ from tarsy_tasks.priorities import Priority
 
 LEASE_S = 20.0
 OWN, SHARED, OTHERS = keys.agent_queue("desk", "sre"), keys.queue("desk"), keys.agent_queue("desk", "dev")
-SET = keys.agents_key("desk")
+SET, OWN_SET = keys.agents_key("desk"), keys.own_agents_key("desk", "holder")
 NAME, KEY = session_name_of("desk", "sre", "r7"), session_key_of("desk", "sre", "r7")
 FAIR = declare_fair_fetch({"sre": 1, "dev": 1})
 
@@ -238,25 +240,93 @@ def test_with_another_name_it_is_published_as_usual(table: Deliveries, client: A
     assert tags(take(table, "other", SHARED)) == ["t1"]
 
 
-def test_what_a_bound_agent_sends_waits_for_its_turn(table: Deliveries, client: Any) -> None:
+def test_of_bound_agents_only_the_holder_is_woken(table: Deliveries, client: Any) -> None:
     hold(table, client)
     publish(table, "t1", OWN)
-    assert client.llen(OWN) == 1
+    assert (client.llen(OWN), client.smembers(OWN_SET), client.exists(SET)) == (1, {b"sre"}, 0)
+    assert client.ttl(OWN_SET) > 0
+    (found,) = take(table, "holder", OWN_SET, SHARED, script=FAIR)
+    assert (found.delivery.tag, found.delivery.queue, found.delivery.count) == ("t1", OWN, 1)
+    assert not client.exists(OWN_SET)
 
 
-def test_who_may_not_ask_for_the_holder_publishes_as_usual(table: Deliveries, client: Any) -> None:
-    hold(table, client, home=SHARED)
-    rules = build_users([AgentUser("agent", ("desk",))])["agent"]
-    client.execute_command("ACL", "SETUSER", "agent", "reset", "on", "nopass", *re.findall(r"\(.*?\)|\S+", rules))
+def test_what_a_bound_agent_sends_waits_for_its_turn(table: Deliveries, client: Any) -> None:
+    hold(table, client)
+    for n in range(4):
+        publish(table, f"sre{n}", OWN)
+        table.publish(OTHERS, f"dev{n}", text_of(f"dev{n}", ""))
+    found = take(table, "holder", SET, OWN_SET, SHARED, room=4, script=FAIR)
+    assert sorted(tags(found)) == ["dev0", "dev1", "sre0", "sre1"]
+
+
+@pytest.mark.parametrize("priority", [0, 3])
+def test_another_worker_that_looks_moves_it(table: Deliveries, client: Any, priority: int) -> None:
+    hold(table, client)
+    publish(table, "t1", keys.with_priority(OWN, priority))
+    table.publish(OWN, "t2", text_of("t2", ""))
+    assert tags(take(table, "other", SET, SHARED, script=FAIR)) == ["t2"]
+    assert tags(take(table, "holder", *lists_of(keys.affinity_queue(OWN, "holder")))) == ["t1"]
+
+
+@pytest.mark.parametrize("leaving", ["", "holder"])
+def test_without_the_woken_worker_the_others_are(table: Deliveries, client: Any, leaving: str) -> None:
+    hold(table, client)
+    publish(table, "t1", OWN)
+    take_back(table.exchange, LEASE_S)
+    assert not client.exists(SET)
+    if not leaving:
+        fleet.leave(table.exchange, "holder")
+    take_back(table.exchange, LEASE_S, leaving)
+    assert client.smembers(SET) == {b"sre"}
+
+
+@contextmanager
+def logged_in(client: Any, user: AgentUser, without: str = "") -> Iterator[Deliveries]:
+    """As a user of Redis with its rules."""
+    rules = build_users([user])[user.name].replace(without, "")
+    client.execute_command("ACL", "SETUSER", user.name, "reset", "on", "nopass", *re.findall(r"\(.*?\)|\S+", rules))
+    settings = client.connection_pool.connection_kwargs | {"username": user.name, "password": "any"}
+    exchange = RedisExchange(redis.ConnectionPool(**settings))
     try:
-        settings = client.connection_pool.connection_kwargs | {"username": "agent", "password": "any"}
-        exchange = RedisExchange(redis.ConnectionPool(**settings))
-        publish(Deliveries(lambda: exchange), "t1")
+        yield Deliveries(lambda: exchange)
         exchange.close_idle()
+        assert not client.acl_log(), "nothing was tried that is not allowed"
     finally:
-        client.acl_deluser("agent")
-    assert client.llen(SHARED) == 1
-    assert not client.acl_log(), "nothing was tried that is not allowed"
+        client.acl_deluser(user.name)
+
+
+@pytest.mark.parametrize("servers", [("desk",), ("*",)])
+@pytest.mark.parametrize(("name", "home"), [("agent", SHARED), ("sre", OWN)])
+def test_the_rules_of_agents_allow_it(
+    table: Deliveries, client: Any, name: str, home: str, servers: tuple[str, ...]
+) -> None:
+    hold(table, client, home=home)
+    with logged_in(client, AgentUser(name, servers)) as own:
+        publish(own, "t1", keys.with_priority(home, 3))
+        publish(own, "t2", home)
+    if home == SHARED:
+        assert sorted(tags(take(table, "holder", *lists_of(keys.affinity_queue(home, "holder"))))) == ["t1", "t2"]
+    else:
+        assert sorted(tags(take(table, "holder", OWN_SET, SHARED, script=FAIR))) == ["t1", "t2"]
+
+
+@pytest.mark.parametrize(("name", "home"), [("agent", SHARED), ("sre", OWN)])
+def test_with_rules_of_an_earlier_version_it_is_published(table: Deliveries, client: Any, name: str, home: str) -> None:
+    hold(table, client, home=home)
+    with logged_in(client, AgentUser(name, ("desk",)), without=f"(+zscore %R~{keys.WORKERS})") as own:
+        publish(own, "t1", home)
+    assert client.llen(home) == 1
+    assert client.exists(SET) == (home == OWN)
+
+
+def test_an_agent_sees_no_sessions_of_others(table: Deliveries, client: Any) -> None:
+    hold(table, client)
+    for server in ("desk", "*"):
+        with logged_in(client, AgentUser("dev", (server,))) as own:
+            assert own.exchange.execute(("HMGET", session_key_of("desk", "dev", "r7"), "holder"))[0] == [None]
+            with pytest.raises(NoPermissionError):
+                own.exchange.execute(("HMGET", KEY, "holder"))
+            client.acl_log_reset()
 
 
 def test_what_is_withdrawn_before_its_holder_had_it_is_gone(table: Deliveries, client: Any) -> None:
