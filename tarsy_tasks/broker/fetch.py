@@ -21,7 +21,7 @@ from tarsy_tasks.broker.received_json import LARGEST_BYTES
 from tarsy_tasks.broker.script import NOW, Key, Script, constants, script
 from tarsy_tasks.broker.session_handover import PASS_ON
 from tarsy_tasks.broker.steps import KEYS
-from tarsy_tasks.broker.task_headers import LONGEST_NAME
+from tarsy_tasks.broker.task_headers import LONGEST_NAME, call_id_of
 from tarsy_tasks.broker.task_names import CALL_TOOL, PREFIX, REQUEST
 
 __all__ = ["FetchedMessage", "Fetcher", "declare_fetch", "fetch", "read_fetched"]
@@ -48,12 +48,16 @@ class Fetcher(Protocol):
 
 
 _LEASE = r"""
+    local function drop_half(kind, digits)
+        if kind == 'u' and string.find(digits, '^[dD][89a-fA-F]%x%x$') then return '' end
+    end
     -- The id of a task of ours, else the delivery tag; whether it is a call; and the session that it belongs to.
     local function read_tag(message)
         if #message > largest_bytes then return redis.sha1hex(string.sub(message, 1, 1024) .. #message) end
         local is_json, found = pcall(cjson.decode, message)
         if not is_json then  -- half a character stops this decoder only
-            is_json, found = pcall(cjson.decode, (string.gsub(message, '\\u[dD][89a-fA-F]%x%x', '')))
+            local whole = string.gsub(message, '\\(.)(%x?%x?%x?%x?)', drop_half)
+            is_json, found = pcall(cjson.decode, whole)
         end
         local function text_in(part, name)
             local holder = is_json and type(found) == 'table' and found[part]
@@ -262,7 +266,8 @@ def read_fetched(reply: list[Any]) -> FetchedMessage:
     """Read what the script returned of one message.
 
     Raises:
-        DamagedMessage: What Redis knows of its call cannot be read.
+        DamagedMessage: What Redis knows of its call cannot be read; or its decoder of JSON has read another id in the
+            message than that it would be run with.
     """
     name, tag, count, state, owner, text, *begun = reply
     try:
@@ -277,4 +282,8 @@ def read_fetched(reply: list[Any]) -> FetchedMessage:
         delivery.begun_before = read_begun(begun[0])
         if len(begun) > 1:
             delivery.counted = as_text(begun[1])
-    return FetchedMessage(text, delivery)
+    message = FetchedMessage(text, delivery)
+    headers = message.headers
+    if headers.get("id") != delivery.tag and call_id_of(headers) is not None:
+        raise DamagedMessage("Redis reads another id in it")
+    return message

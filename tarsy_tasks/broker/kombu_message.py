@@ -12,10 +12,9 @@ from kombu.transport import virtual
 
 from tarsy_tasks.broker.messages import DamagedMessage, decode_body
 from tarsy_tasks.broker.received_json import read_json
-from tarsy_tasks.broker.task_headers import is_usable_name
-from tarsy_tasks.broker.task_names import PREFIX
+from tarsy_tasks.broker.task_headers import call_id_of
 
-__all__ = ["JSON", "Message", "call_id_of", "tag_by_call"]
+__all__ = ["JSON", "Message", "tag_by_call"]
 
 JSON = "application/json"
 
@@ -53,15 +52,6 @@ class Message(virtual.Message):
             return read_json(self.body)
         except ValueError as error:
             raise DecodeError(str(error)) from None
-
-
-def call_id_of(headers: Any) -> str | None:
-    """The task id of a message, if it is one of our tasks."""
-    try:
-        task, task_id = headers["task"], headers["id"]
-    except (KeyError, TypeError):
-        return None
-    return task_id if is_usable_name(task_id) and str(task).startswith(PREFIX) else None
 
 
 def tag_by_call(message: dict[str, Any]) -> None:

@@ -26,13 +26,13 @@ from tarsy_tasks.broker.confinement import require_fanout, require_queue
 from tarsy_tasks.broker.deliveries import CallState, Deliveries, Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.fetch import FetchedMessage, Fetcher
-from tarsy_tasks.broker.kombu_message import Message, call_id_of, tag_by_call
+from tarsy_tasks.broker.kombu_message import Message, tag_by_call
 from tarsy_tasks.broker.leases import hold_lease, leased, release_lease
 from tarsy_tasks.broker.messages import DamagedMessage, read_broadcast, read_message
 from tarsy_tasks.broker.priority_lists import list_of, lists_of, priority_of_number
 from tarsy_tasks.broker.refusal_log import RefusalLog
 from tarsy_tasks.broker.shares import forget_agents
-from tarsy_tasks.broker.task_headers import LONGEST_NAME, is_usable_name
+from tarsy_tasks.broker.task_headers import LONGEST_NAME, call_id_of, is_usable_id
 from tarsy_tasks.broker.task_names import CALLS
 
 __all__ = [
@@ -118,7 +118,7 @@ class QoS(kombu_redis.QoS):
 
     def hold(self, message: Any, delivery: Delivery) -> None:
         """Take over a message that is leased."""
-        if not is_usable_name(message.headers.get("id", delivery.tag)):
+        if not is_usable_id(message.headers.get("id", delivery.tag)):
             # Celery takes anything for the id of a task, and fails when it stores the result. With half of a character
             # in it, commands fail that are about this call and others.
             message.headers["id"] = delivery.tag

@@ -62,6 +62,12 @@ def constants(**values: float | str) -> str:
     return "\n".join(f"local {name} = {json.dumps(value)}" for name, value in values.items())
 
 
+_JSON_SETTINGS = """
+    cjson.decode_max_depth(1000) cjson.decode_invalid_numbers(true)
+    cjson.encode_max_depth(1000) cjson.encode_number_precision(14) cjson.encode_sparse_array(false, 2, 10)
+    cjson.encode_invalid_numbers(false) cjson.encode_keep_buffer(true)
+    """
+"""The defaults. All scripts of a Redis share them, so anyone who may run a script could change them for the others."""
 _NO_WORDS = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|--.*""")
 """Texts and comments in Lua."""
 
@@ -88,7 +94,9 @@ class Script(Generic[P, R]):
         for n, (name, kind) in enumerate(arguments.items(), start=1):
             lines.append(f"local {name} = {kind.in_lua.format(f'ARGV[{n}]')}")
         # With a first line like this a script is refused before its first command, and never in between.
-        self._text = "\n".join(["#!lua" if grows else "#!lua flags=allow-oom", *lines, text])
+        text = "\n".join([*lines, text])
+        settings = _JSON_SETTINGS if "cjson" in text else ""
+        self._text = f"#!lua{'' if grows else ' flags=allow-oom'}\n{settings}{text}"
         self._digest = sha1(self._text.encode(), usedforsecurity=False).hexdigest()
 
         # Every call of a tool takes three scripts: so what puts their values in order is compiled, as in a named tuple.

@@ -9,21 +9,42 @@ from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
-__all__ = ["LONGEST_NAME", "check_headers", "is_usable_name"]
+from tarsy_tasks.broker.task_names import PREFIX
+
+__all__ = ["LONGEST_NAME", "call_id_of", "check_headers", "is_usable_id", "is_usable_name"]
 
 LONGEST_NAME = 1000
 """Of an id or a name of a message: it is part of keys in Redis, of log lines and of Flower's pages."""
 
 
 def is_usable_name(found: Any) -> bool:
-    """Whether it is a text that may be the id of a task: JSON also has halves of characters, which nothing can be sent
-    with."""
+    """Whether it is a text that may be a name: JSON also has halves of characters, which nothing can be sent with."""
     return isinstance(found, str) and len(found) <= LONGEST_NAME and found == found.encode(errors="replace").decode()
+
+
+def is_usable_id(found: Any) -> bool:
+    """Whether it may be the id of a task."""
+    return found != "" and is_usable_name(found)
+
+
+def call_id_of(headers: Any) -> str | None:
+    """The task id of a message, if it is one of our tasks."""
+    try:
+        task, task_id = headers["task"], headers["id"]
+    except (KeyError, TypeError):
+        return None
+    return task_id if is_usable_id(task_id) and str(task).startswith(PREFIX) else None
 
 
 def _check_name(text: str) -> str:
     if not is_usable_name(text):
         raise ValueError(f"it has half of a character, or more than {LONGEST_NAME} characters")
+    return text
+
+
+def _check_id(text: str) -> str:
+    if not text:
+        raise ValueError("it is empty")
     return text
 
 
@@ -36,7 +57,7 @@ class _Headers(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
     task: _Name
-    id: _Name
+    id: Annotated[_Name, AfterValidator(_check_id)]
     shadow: _Text = None
     root_id: _Text = None
     parent_id: _Text = None

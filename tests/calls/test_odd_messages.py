@@ -131,6 +131,13 @@ ATTACKS: dict[str, Callable[[], dict[str, Any]]] = {
     "a chain that is an object": lambda: build_message([["desk", "echo", {"text": "x"}], {}, {"chain": {"a": 1}}]),
     "named arguments are a list": lambda: build_message([[], [1], {}]),
     "an id with half of a character": lambda: build_message(id=f"{HALF}1"),
+    "an empty id": lambda: {**build_message(id=""), "properties": build_message()["properties"]},
+    "an empty id and tag": lambda: build_message(id=""),
+    "an old message with an empty id": lambda: {
+        **build_message({"task": "tarsy.call_tool", "id": "", "args": [], "kwargs": {}}),
+        "headers": {},
+    },
+    "an id that is long in bytes": lambda: build_message(id="é" * 600),
     "a tag with half of a character": lambda: with_properties(delivery_tag=HALF),
     "a parent with half of a character": lambda: build_message(parent_id=HALF, root_id=HALF, group=HALF),
     "a callback with half of a character": lambda: build_message(

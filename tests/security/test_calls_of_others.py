@@ -167,7 +167,26 @@ def test_an_approval_is_used_once(apps: dict[str, TarsyApp], connect: Connect, l
         assert admin.ttl(keys.call_marker(pending.id)) > admin.ttl(keys.parked_key(pending.id))
         dev.lpush(keys.agent_queue("desk", "dev"), message)
         assert tools.execute("desk.look", {"key": "behind it"}).outcome is Outcome.OK
+        for odd in (
+            rb'"\\ud83d"',
+            rb'"\\\\ud83d", "z": "\\ud83d"',
+            rb'"\\\\\\ud83d\\\\ud83d\\udc00"',
+            b"NaN",
+            b"-1e999",
+        ):
+            dev.lpush(
+                keys.agent_queue("desk", "dev"), message.replace(b'"headers": {', b'"headers": {"y": ' + odd + b", ", 1)
+            )
+            assert tools.execute("desk.look", {"key": odd.decode()}).outcome is Outcome.OK
     assert ledger.runs("add")["once"] == 1
+
+
+def test_scripts_of_an_agent_change_no_others(apps: dict[str, TarsyApp], connect: Connect, ledger: Ledger) -> None:
+    changed = "cjson.decode_max_depth(1) cjson.decode_invalid_numbers(false) cjson.encode_number_precision(1)"
+    connect("dev").eval(changed, 0)
+    with tools_of(apps, "sre") as tools:
+        assert tools.execute("vault.add", {"key": "whole"}).outcome is Outcome.OK
+    assert ledger.runs("add")["whole"] == 1
 
 
 def test_an_id_is_no_way_into_the_queue_of_another(apps: dict[str, TarsyApp], connect: Connect, ledger: Ledger) -> None:

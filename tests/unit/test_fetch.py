@@ -121,6 +121,20 @@ def test_whatever_is_in_a_queue_has_a_tag(table: Deliveries, client: Any, text: 
     assert client.hexists(keys.UNACKED, found.delivery.tag)
 
 
+@pytest.mark.parametrize("odd", [r"\ud83d", r"\\ud83d\ud83d", r"\\\ud83d\\ud83d\udc00", r"\u00e9\n\ud83dabcd"])
+def test_half_of_a_character_hides_no_id(table: Deliveries, client: Any, odd: str) -> None:
+    text = message("t1").replace('{"task"', f'{{"odd": "{odd}", "task"')
+    assert json.loads(text)["headers"]["id"] == "t1"
+    client.lpush(CALLS, text)
+    assert tags(take(table, CALLS)) == ["t1"]
+
+
+def test_a_message_with_two_ids_is_not_taken(table: Deliveries, client: Any) -> None:
+    client.lpush(CALLS, message("é" * 600))  # an id of 600 characters, and too many bytes for Redis
+    with pytest.raises(DamagedMessage, match="another id"):
+        take(table, CALLS)
+
+
 def test_a_marker_that_was_overwritten_stops_only_its_own_call(table: Deliveries, client: Any) -> None:
     push(client, CALLS, "a0", "broken", "a1")
     client.set(keys.call_marker("broken"), "not a hash")

@@ -37,6 +37,18 @@ def test_each_slot_has_its_value_in_the_script(exchange: RedisExchange) -> None:
     assert echo.run(exchange, **SLOTS | {"is_set": True, "number": 2.0}) == [b"a\nb", 3, b"yes", "é".encode(), 2]
 
 
+@script("return cjson.encode(table)")
+def encode(*, table: Table) -> bytes: ...
+
+
+def test_what_other_scripts_set_counts_for_none(exchange: RedisExchange) -> None:
+    table = {"a": [[1234567.25]]}
+    before = encode.run(exchange, table=table)
+    for setting in ("decode_max_depth(1)", "encode_max_depth(1)", "encode_number_precision(1)"):
+        exchange.execute(("EVAL", f"cjson.{setting}", 0))
+        assert encode.run(exchange, table=table) == before == b'{"a":[[1234567.25]]}'
+
+
 def test_keys_are_given_known_or_further_ones(exchange: RedisExchange) -> None:
     assert store.run(exchange, "one", "two", place="here", home="x") == [b"here", b"plan:x", b"x", 2]
     assert exchange.execute(("GET", "two"), ("TTL", "two")) == [b"2", 60]
