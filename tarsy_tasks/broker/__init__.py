@@ -4,9 +4,10 @@ keys, acl, binding      every name in Redis, and who may use it; `agent_audit` k
 exchange, async_exchange, script   commands and Lua scripts in one round trip, for threads and for event loops
 deliveries, async_deliveries   where every call stands; `steps`, `entries` and `audit_probe` are its scripts,
                         `begun` is its begin marker
-parked_calls, parked_places, parked_records, parked_views   calls that wait, where they are listed, what is kept of
-                        them, and what people see; `input_rounds` is what their servers have asked, `server_tasks` which
-                        worker asks about which task, `parked_states` their states if results are in another Redis
+parked_calls, parked_waking, parked_places, parked_records, parked_views   calls that wait, how they go on, where they
+                        are listed, what is kept of them, and what people see; `input_rounds` is what their servers have
+                        asked, `server_tasks` which worker asks about which task, `parked_states` their states if
+                        results are in another Redis
 session_directory, watches   which worker holds the session of a run, and which one a watch of a resource;
                         `session_handover` brings calls to the worker with their session
 answer_cache, large_results   answers that are kept, and results that are read in parts

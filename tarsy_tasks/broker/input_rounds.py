@@ -21,7 +21,7 @@ from enum import StrEnum
 from typing import Any
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.parked_calls import KEPT_S, WAKE
+from tarsy_tasks.broker.parked_waking import KEPT_S, WAKE
 from tarsy_tasks.broker.script import NOW, Table, constants, script
 from tarsy_tasks.broker.steps import KEYS
 
@@ -91,6 +91,10 @@ class InputRound:
     if asked ~= digest then return 'changed' end
     if now >= tonumber(ends_at) then return 'expired' end
     if redis.call('EXISTS', withdrawn) == 1 or redis.call('HEXISTS', unacked, tag) == 0 then return 'withdrawn' end
+    if not is_held and not entry_of(tag, home) then
+        have_forgotten(home .. '\n' .. tag)
+        return 'withdrawn'
+    end
     redis.call('HSET', input, 'answers', answers)
     redis.call('HSET', parked_call, 'decision', 'answered', 'by', by)
     if not is_held then

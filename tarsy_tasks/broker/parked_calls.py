@@ -1,8 +1,9 @@
 """Parked calls: they wait for a person or for a machine, and hold no slot, no thread and no session meanwhile.
 
-Owns the scripts that park a call, decide about it and wake it. It knows neither Celery nor MCP, and not why a call
-waits: a worker's interceptor ends a call with `interceptors.Parked`, and looks at what was decided when the call comes
-back. What people see of them is in `parked_views`.
+Owns the scripts that park a call, decide about it, and wake it when its time is over; how it gets back into its queue
+is in `parked_waking`. It knows neither Celery nor MCP, and not why a call waits: a worker's interceptor ends a call
+with `interceptors.Parked`, and looks at what was decided when the call comes back. What people see of them is in
+`parked_views`.
 
 **States.** A parked call is a message of the in-flight table, as one with an ETA is (`delayed`): its entry stays, so
 Celery's task is unfinished, and chains, groups and chords wait for it. Waking it puts the same message back at the head
@@ -33,6 +34,7 @@ workers and operators write it, agents cannot:
 | `task` and others | of a call that waits for a task of its server (`server_tasks`) |
 | `digest` | of what was asked: a decision names it, and a worker compares it with what it is about to send |
 | `needs`, `approvals` | how many people have to approve it, and who has, a line each |
+| `approvals_folded` | the same names as they are compared (`_fold`) |
 | `principal` | who called, if that is verified: nobody approves a call of their own |
 | `decision`, `by`, `why` | `approved`, `denied`, `answered`, `expired` or `refused`, once; by whom, and why a denial |
 | `allowance_s`, `resumed_at` | how long it may take once it is woken, and when that was |
@@ -55,18 +57,17 @@ from enum import StrEnum
 from typing import Any
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.entries import ANNOUNCE, ENTRIES, MARKER_TTL_S
+from tarsy_tasks.broker.entries import MARKER_TTL_S
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.parked_places import PLACES
 from tarsy_tasks.broker.parked_records import ParkedRecord
 from tarsy_tasks.broker.parked_views import TASK, ParkedCallView, load, load_waiting
+from tarsy_tasks.broker.parked_waking import KEPT_S, WAKE
 from tarsy_tasks.broker.script import NOW, Table, constants, script
 from tarsy_tasks.broker.steps import KEYS, UNBEGIN
 
 __all__ = [
-    "KEPT_S",
     "TASK",
-    "WAKE",
     "Decided",
     "ParkedCallView",
     "ParkedRecord",
@@ -76,10 +77,6 @@ __all__ = [
     "load_waiting",
     "wake_due",
 ]
-
-
-KEPT_S = 24 * 3600
-"""How long a record outlives the end of its waiting: a decision that comes too late, or twice, learns so."""
 
 
 class Decided(StrEnum):
@@ -99,6 +96,8 @@ class Decided(StrEnum):
     """It was decided before."""
     EXPIRED = "expired"
     WITHDRAWN = "withdrawn"
+    GONE = "gone"
+    """Its message was deleted or replaced, or it has ended."""
     OTHER = "other"
     """It waits for something else: answers, and not an approval."""
     UNKNOWN = "unknown"
@@ -224,104 +223,45 @@ class Parking:
         )
 
 
-WAKE = (
-    constants(
-        waiting_prefix=keys.waiting_key(""),
-        garbage_s=600,
-        blocked_s=60,
-        kept_s=KEPT_S,
-        worker_mark=keys.WORKER_MARK,
-        polled_prefix=keys.polled_key(""),
-    )
-    + f"\n{ENTRIES}\n{ANNOUNCE}\n{PLACES}"
-    + r"""
-    local function wake(place)
-        local home, tag = string.match(place, '^([^\n]*)\n(.*)$')
-        local entry = tag and entry_of(tag, home)
-        if entry then
-            local record = parked_prefix .. tag
-            local given_s, holder, task = unpack(redis.call('HMGET', record, 'allowance_s', 'holder', 'task'))
-            if task then
-                local server = string.match(home, '^' .. queue_prefix .. '([^:]*)')
-                if server then redis.call('ZREM', polled_prefix .. server, place) end
-            end
-            local allowance_s = tonumber(given_s or '') or 0
-            local queue, garbage_at, message = split_entry(entry)
-            local list = named_queue(queue, home)
-            if holder then  -- only its worker has the server's process
-                local own = string.match(home, '^(.-)' .. worker_mark) or home
-                own = own .. worker_mark .. holder
-                home, list = own, own .. string.sub(list, #home + 1)
-                queue = list
-            end
-            if message then  -- of a damaged entry the sweep makes a dead letter
-                if garbage_at ~= '' then garbage_at = string.format('%.3f', now + allowance_s + garbage_s) end
-                redis.call('HSET', unacked, tag, queue .. '\n' .. garbage_at .. '\n' .. message)
-            end
-            -- As in `release_due`: keys of another type must not stop the others.
-            local size = message and redis.pcall('RPUSH', list, message)
-            local added = redis.pcall('ZADD', waiting_prefix .. home, now, tag)
-            if type(size) ~= 'number' and type(added) ~= 'number' then
-                redis.call('ZADD', parked, now + blocked_s, place)
-                return #entry
-            end
-            redis.pcall('ZADD', queues, 'NX', now, home)
-            pcall(announce, home)  -- the sweep announces it again
-            if redis.call('EXISTS', record) == 1 then
-                redis.call('HSET', record, 'resumed_at', string.format('%.3f', now))
-                redis.call('EXPIRE', record, math.ceil(allowance_s) + kept_s)
-            end
-            redis.call('HDEL', marker_prefix .. tag, 'parked')
-            redis.call('HSET', marker_prefix .. tag, 'resumed', 1)
-            redis.call('DEL', result_prefix .. tag)
-        end
-        if not entry then  -- it was withdrawn
-            have_forgotten(place)
-            return nil
-        end
-        leave(place, tag)
-        return #entry
-    end
-    """
-)
-"""A Lua function that puts a parked call back into its queue, or into that of the worker that holds what it needs. It
-returns the bytes that it has read, nil if the call was withdrawn. It needs `NOW`."""
-
-
 @script(
     NOW,
     WAKE,
     r"""
-    local home, ends_at, needs, decision, asked, principal, approvals = unpack(redis.call('HMGET', parked_call,
-        'home', 'until', 'needs', 'decision', 'digest', 'principal', 'approvals'))
+    local home, ends_at, needs, decision, asked, approvals, folded = unpack(redis.call('HMGET', parked_call,
+        'home', 'until', 'needs', 'decision', 'digest', 'approvals', 'approvals_folded'))
     if not home or redis.call('HEXISTS', parked_call, 'task') == 1 then return 'unknown' end
     if redis.call('HGET', parked_call, 'reason') ~= 'approval' then return 'other' end
     if decision then return decision == 'expired' and decision or 'late' end
     if asked ~= digest then return 'changed' end
     if now >= tonumber(ends_at) then return 'expired' end
-    if redis.call('EXISTS', withdrawn) == 1 or redis.call('HEXISTS', unacked, tag) == 0 then return 'withdrawn' end
+    if redis.call('EXISTS', withdrawn) == 1 then return 'withdrawn' end
+    local place = home .. '\n' .. tag
+    if not entry_of(tag, home) then
+        have_forgotten(place)
+        return 'gone'
+    end
     local decided_by = by
     if is_approved then
-        if principal and by == principal then return 'own' end
-        local count, everyone = 1, {}
-        for name in string.gmatch(approvals or '', '[^\n]+') do
-            if name == by then return 'repeated' end
+        if is_own then return 'own' end
+        local count = 1
+        for name in string.gmatch(folded or '', '[^\n]+') do
+            if name == by_folded then return 'repeated' end
             count = count + 1
-            everyone[count - 1] = name
         end
-        everyone[count] = by
-        redis.call('HSET', parked_call, 'approvals', table.concat(everyone, '\n'))
+        local everyone = count > 1 and approvals .. '\n' .. by or by
+        local everyone_folded = count > 1 and folded .. '\n' .. by_folded or by_folded
+        redis.call('HSET', parked_call, 'approvals', everyone, 'approvals_folded', everyone_folded)
         if count < (tonumber(needs) or 1) then return 'counted' end
-        decided_by = table.concat(everyone, ', ')
+        decided_by = string.gsub(everyone, '\n', ', ')
     end
     local verdict = is_approved and 'approved' or 'denied'
     redis.call('HSET', parked_call, 'decision', verdict, 'by', decided_by, 'why', why)
-    wake(home .. '\n' .. tag)
+    wake(place)
     return verdict
     """,
     known=KEYS,
 )
-def _decide(*, tag: str, digest: str, is_approved: bool, by: str, why: str) -> bytes: ...
+def _decide(*, tag: str, digest: str, is_approved: bool, by: str, by_folded: str, is_own: bool, why: str) -> bytes: ...
 
 
 # As `delayed.release_due`. What agents have withdrawn is found by looking through all of them, a part each time; so are
@@ -384,9 +324,25 @@ def decide(redis: Any, view: ParkedCallView, *, is_approved: bool, by: str, why:
     Args:
         redis: A redis-py client that decodes nothing.
         view: What that person has seen: it has to be what the call still asks.
-        by: Their name.
+        by: Their name. `Ann` and ` ann ` are one person.
         why: Their reason, for the agent and the audit.
     """
-    command = _decide.command(tag=view.id, digest=view.digest, is_approved=is_approved, by=by, why=why)
+    by, folded = " ".join(by.split()), _fold(by)
+    # The digest is also that of the principal, so it is still the one that the view has.
+    is_own = bool(view.principal) and folded == _fold(view.principal)
+    command = _decide.command(
+        tag=view.id,
+        digest=view.digest,
+        is_approved=is_approved,
+        by=by,
+        by_folded=folded,
+        is_own=is_own,
+        why=why,
+    )
     found = redis.execute_command(*command)
     return Decided(found.decode() if isinstance(found, bytes) else found)
+
+
+def _fold(name: str) -> str:
+    """A name without what does not make it another one."""
+    return " ".join(name.split()).casefold()

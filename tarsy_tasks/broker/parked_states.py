@@ -9,7 +9,8 @@ already stays.
 from typing import Any
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.parked_calls import KEPT_S, Parking
+from tarsy_tasks.broker.parked_calls import Parking
+from tarsy_tasks.broker.parked_waking import KEPT_S
 from tarsy_tasks.broker.script import NOW, constants, script
 from tarsy_tasks.broker.steps import KEYS
 

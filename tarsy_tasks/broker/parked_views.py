@@ -32,6 +32,7 @@ class ParkedCallView:
         decision: As in `ParkedRecord`.
         about: What is asked, by whom: `server`, `tool`, `arguments`, `why`, `agent_id`, `run_id`, `principal`, `at`.
         message: What the server last said of its task.
+        principal: Who called, if that is verified.
     """
 
     id: str
@@ -43,6 +44,7 @@ class ParkedCallView:
     decision: str
     about: dict[str, Any]
     message: str = ""
+    principal: str = ""
 
 
 def load(redis: Any, task_id: str) -> ParkedCallView | None:
@@ -104,6 +106,7 @@ def _view(task_id: str, fields: dict[bytes, bytes]) -> ParkedCallView | None:
             decision=texts.get("decision", ""),
             about=json.loads(texts["about"]),
             message=texts.get("message", ""),
+            principal=texts.get("principal", ""),
         )
     except (KeyError, ValueError):
         return None

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from tarsy_tasks.broker import fleet, keys
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.deliveries import as_text
-from tarsy_tasks.broker.parked_calls import KEPT_S, WAKE
+from tarsy_tasks.broker.parked_waking import KEPT_S, WAKE
 from tarsy_tasks.broker.script import NOW, Key, Table, constants, script
 from tarsy_tasks.broker.steps import KEYS, MARKER_TTL_S
 

@@ -1,34 +1,37 @@
 """Who may open Flower, and what browsers may do with its pages: what Flower itself leaves open.
 
-Owns the host names that it answers to, the policies of its own pages, and signing in by a link with a token. Passwords
-and OAuth are Flower's own.
+Owns the host names that it answers to, the policies of its own pages, signing in by a link with a token, where a
+sign-in may lead, and from where the requests of our buttons and forms may come. Passwords and OAuth are Flower's own.
 """
 
 import base64
 import hashlib
 import hmac
 import ipaddress
+import re
 from contextlib import suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 import flower.command
 from flower import urls
 from flower.options import options
-from flower.views import BaseHandler
-from flower.views.auth import get_next_url
+from flower.views import BaseHandler, auth
 from tornado.httputil import HTTPHeaders, HTTPServerRequest
-from tornado.web import Application, HTTPError, OutputTransform
+from tornado.web import Application, HTTPError, OutputTransform, RequestHandler
 
 from tarsy_tasks.dashboard.ending import EndingFlower
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.settings import Settings
 
-__all__ = ["TokenLogin", "guard"]
+__all__ = ["OwnRequests", "TokenLogin", "guard"]
 
 _USER = "operator"
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _INLINE_SCRIPTS = ("\nvar autorefresh = 0;\n", "\nvar autorefresh = 1;\n")
 """All that Flower's templates have, as they are rendered."""
+_LOCAL_PATH = re.compile(r"/(?!/)[!-\[\]-~]*")
+"""Printable ASCII without spaces and backslashes; browsers read `\\` as `/`, and `//` begins a host."""
 
 
 def _hash(script: str) -> str:
@@ -59,6 +62,7 @@ def guard(settings: Settings) -> None:
     _Guarded.names = settings.dashboard_hosts
     _Guarded.token = settings.dashboard_token.get_secret_value() if settings.dashboard_token is not None else ""
     flower.command.Flower = _Guarded
+    auth.is_safe_redirect = is_local_path
     urls.settings["transforms"] = [_Policies]
     urls.settings["xsrf_cookie_kwargs"] = {"samesite": "Strict"}  # not HttpOnly: Flower's own script reads it
     if _Guarded.token:
@@ -87,6 +91,11 @@ class _Guarded(EndingFlower):
             return self.get_handler_delegate(request, _OtherHost)
         _drop_unreadable_password(request.headers)
         return super().find_handler(request, **kwargs)
+
+
+def is_local_path(target: str) -> bool:
+    """Whether an address is a plain path of this Flower. Flower's own check fails on some, and accepts line breaks."""
+    return _LOCAL_PATH.fullmatch(target) is not None
 
 
 def _is_loopback(address: str) -> bool:
@@ -129,6 +138,29 @@ class _Policies(OutputTransform):
         return super().transform_first_chunk(status_code, headers, chunk, finishing)
 
 
+class OwnRequests(BaseHandler):
+    """What changes something only for requests of Flower's own pages."""
+
+    def check_xsrf_cookie(self) -> None:
+        """Flower's checks, and those that it leaves out without authentication and with basic authentication."""
+        if not self._is_from_own_page():
+            raise HTTPError(403, "Cross-origin request forbidden")
+        super().check_xsrf_cookie()
+        RequestHandler.check_xsrf_cookie(self)
+
+    def _is_from_own_page(self) -> bool:
+        headers = self.request.headers
+        # A proxy may change the host, but not what a browser says of where its request comes from.
+        if (site := headers.get("Sec-Fetch-Site")) is not None:
+            return site == "same-origin"
+        source = headers.get("Origin", headers.get("Referer"))
+        if source is None:
+            return True  # of a program, such as curl; browsers send at least one of the three
+        with suppress(ValueError):
+            return urlsplit(source).netloc.lower() == self.request.host.lower()
+        return False
+
+
 class TokenLogin(BaseHandler):
     """Signs in a browser that has the token of this Flower, until the browser is closed."""
 
@@ -139,4 +171,4 @@ class TokenLogin(BaseHandler):
         if not expected or not hmac.compare_digest(token.encode(), expected.encode()):
             raise HTTPError(403, "Open the link with the token that was printed when Flower started.")
         self.set_secure_cookie("user", _USER, expires_days=None)
-        self.redirect(get_next_url(self))
+        self.redirect(auth.get_next_url(self))

@@ -1,8 +1,7 @@
 """The actions behind the buttons: requests to the workers that serve a server, or that run a call.
 
 Owns the requests and their answers. As for Flower's own actions, they need authentication or Flower's setting that
-opens its API, and are refused in read-only mode. On top of Flower's checks of the origin, each needs the token of the
-page.
+opens its API, and are refused in read-only mode. Each has to come from Flower's own pages (`access`).
 """
 
 import logging
@@ -11,8 +10,9 @@ from typing import Any, cast
 
 from flower.api import BaseApiHandler
 from redis.exceptions import RedisError
-from tornado.web import HTTPError, RequestHandler, authenticated
+from tornado.web import HTTPError, authenticated
 
+from tarsy_tasks.dashboard.access import OwnRequests
 from tarsy_tasks.dashboard.reader import DashboardReader
 
 __all__ = ["ACTIONS", "CancelAction", "ServerAction"]
@@ -30,16 +30,11 @@ _ONCE = ("approve",)
 _ANSWER_S = 3.0
 
 
-class _Action(BaseApiHandler):
+class _Action(OwnRequests, BaseApiHandler):
     """What all actions have in common."""
 
     def initialize(self, reader: DashboardReader) -> None:
         self.reader = reader
-
-    def check_xsrf_cookie(self) -> None:
-        """Also where Flower does not: without authentication and with basic authentication."""
-        super().check_xsrf_cookie()
-        RequestHandler.check_xsrf_cookie(self)
 
     def refuse_read_only(self) -> None:
         if self.application.options.read_only:

@@ -12,11 +12,12 @@ from typing import Any
 
 from pydantic import SecretStr
 from redis.exceptions import RedisError
-from tornado.web import HTTPError, RequestHandler, authenticated
+from tornado.web import HTTPError, authenticated
 
 from tarsy_tasks.broker.input_rounds import Answered
 from tarsy_tasks.broker.parked_calls import Decided
 from tarsy_tasks.broker.parked_views import TASK, ParkedCallView
+from tarsy_tasks.dashboard.access import OwnRequests
 from tarsy_tasks.dashboard.answer_form import build_form, read_form
 from tarsy_tasks.dashboard.describe import describe_parked
 from tarsy_tasks.dashboard.page_handlers import Data, Page
@@ -63,17 +64,12 @@ class InboxData(Data):
         self.write({"calls": calls, "parked": total, "tasks": waiting, "parked_tasks": all_tasks})
 
 
-class ParkedPage(Page):
+class ParkedPage(OwnRequests, Page):
     """One call, and the form that decides, or answers what its server asks."""
 
     def initialize(self, reader: DashboardReader, secret: SecretStr | None = None) -> None:
         super().initialize(reader)
         self._secret = secret
-
-    def check_xsrf_cookie(self) -> None:
-        """Also where Flower does not: without authentication and with basic authentication."""
-        super().check_xsrf_cookie()
-        RequestHandler.check_xsrf_cookie(self)
 
     async def get(self, task_id: str) -> None:
         view = await self._find(task_id)

@@ -24,6 +24,7 @@ DECISION_TEXTS: Mapping[Decided, str] = {
     Decided.LATE: "not decided: it was decided before",
     Decided.EXPIRED: "not decided: it has expired",
     Decided.WITHDRAWN: "not decided: its agent has cancelled it",
+    Decided.GONE: "not decided: the call is gone: it has ended, or its message in Redis was deleted or replaced",
     Decided.OTHER: "not decided: it waits for answers, which `tarsy-tasks answer` gives",
     Decided.UNKNOWN: "not found",
 }

@@ -263,7 +263,7 @@ def test_a_revoked_call_waits_for_nobody(worker: Worker, table: Any, ledger: Led
     wait_until(lambda: sent.state == "REVOKED", "Celery knows", TIMEOUT_S)
     assert not [each for each in parked_views.load_waiting(table, 100)[0] if each.id == sent.id]
     decided = parked_calls.decide(table, view, is_approved=True, by="ann")
-    assert decided in (Decided.WITHDRAWN, Decided.EXPIRED, Decided.LATE), decided
+    assert decided in (Decided.GONE, Decided.EXPIRED, Decided.LATE), decided
     assert only_entry(table, sent.id).outcome == "cancelled"
     assert ledger.runs("add")["revoked"] == 0
 

@@ -157,6 +157,11 @@ def test_lengths_of_queues_need_the_password(closed_flower: Flower) -> None:
         ({**PASSWORD, "Cookie": "_xsrf=0123", "X-XSRFToken": "4567"}, 403),
         ({**PASSWORD, **TOKEN, "Sec-Fetch-Site": "cross-site"}, 403),
         ({**PASSWORD, **TOKEN, "Origin": "http://elsewhere.example.com"}, 403),
+        ({**PASSWORD, **TOKEN, "Origin": "null"}, 403),
+        ({**PASSWORD, **TOKEN, "Origin": "http://["}, 403),
+        ({**PASSWORD, **TOKEN, "Referer": "http://elsewhere.example.com/"}, 403),
+        ({**PASSWORD, **TOKEN, "Referer": "http://["}, 403),
+        ({**PASSWORD, **TOKEN, "Referer": ""}, 403),
     ],
 )
 def test_an_action_needs_password_token_and_same_origin(
@@ -165,6 +170,26 @@ def test_an_action_needs_password_token_and_same_origin(
     assert ask(closed_flower.url + path, headers, post=True)[0] == expected
     nobody = path.replace("desk", "nobody").replace(CALL, "nobody")
     assert ask(closed_flower.url + nobody, {**PASSWORD, **TOKEN}, post=True)[0] == 404, "with all three it is accepted"
+
+
+def test_where_a_request_comes_from_counts_with_an_open_api(start_flower: StartFlower) -> None:
+    opened = start_flower(FLOWER_UNAUTHENTICATED_API="true").url
+    elsewhere = "http://elsewhere.example.com"
+    unknown, refused = 404, 403
+    for headers, expected in (
+        ({}, unknown),
+        ({"Origin": opened}, unknown),
+        ({"Referer": f"{opened}/mcp/servers/desk"}, unknown),
+        ({"Origin": opened, "Referer": f"{elsewhere}/"}, unknown),
+        ({"Sec-Fetch-Site": "same-origin", "Origin": "https://behind-a-proxy.example.com"}, unknown),
+        ({"Origin": "null"}, refused),
+        ({"Origin": "null", "Referer": f"{opened}/mcp"}, refused),
+        ({"Origin": elsewhere}, refused),
+        ({"Referer": f"{elsewhere}/"}, refused),
+        ({"Sec-Fetch-Site": "cross-site", "Origin": opened}, refused),
+    ):
+        for path in ("/mcp/api/servers/nobody/refresh", "/mcp/inbox/nobody"):
+            assert ask(opened + path, {**TOKEN, **headers}, post=True)[0] == expected, (path, headers)
 
 
 def test_a_get_does_nothing(closed_flower: Flower) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from http.cookiejar import CookieJar
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import HTTPCookieProcessor, OpenerDirector, Request, build_opener
+from urllib.request import HTTPCookieProcessor, HTTPRedirectHandler, OpenerDirector, Request, build_opener
 
 import pytest
 
@@ -56,6 +56,24 @@ def test_nothing_is_shown_without_the_link(flower: Flower, stranger: OpenerDirec
 def test_another_token_does_not_sign_in(flower: Flower, stranger: OpenerDirector, token: str) -> None:
     assert ask(stranger, f"{flower.url}/login?next=/mcp&token={token}")[0] == 403
     assert ask(stranger, f"{flower.url}/mcp")[0] == 403
+
+
+class _StayHere(HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        """Not followed: where it leads is what counts."""
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ("/mcp/calls%3Fserver=desk", "/mcp/calls?server=desk"),
+        *((f"/mcp{character}X", "/") for character in ("%0d%0a", "%0a", "%09", "%00", "%20", "%7f", "%C3%A9", "%5c")),
+        *((f"{start}evil.example.com", "/") for start in ("//", "/%5c", "/%09/", "/%0d%0a/", "https://", "%5c%5c", "")),
+    ],
+)
+def test_a_sign_in_leads_only_to_a_plain_local_path(flower: Flower, place: str, expected: str) -> None:
+    status, _, headers = ask(build_opener(_StayHere), f"{flower.url}/login?next={place}&token={TOKEN}")
+    assert (status, headers["Location"]) == (302, expected)
 
 
 @pytest.mark.parametrize("path", PAGES)

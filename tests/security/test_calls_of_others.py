@@ -131,10 +131,29 @@ def test_an_agent_does_not_approve_its_own_call(apps: dict[str, TarsyApp], conne
         dev.sadd(keys.agents_key("desk"), "dev")
         wait_until(lambda: not admin.llen(keys.agent_queue("desk", "dev")), "it is taken", TIMEOUT_S)
         wait_until(lambda: not admin.zcard(keys.LEASES), "and given back", TIMEOUT_S)
-        assert parked_calls.decide(admin, view, is_approved=True, by="dev") is Decided.OWN
+        for name in ("dev", " DEV"):
+            assert parked_calls.decide(admin, view, is_approved=True, by=name) is Decided.OWN
         assert parked_calls.decide(admin, view, is_approved=False, by="ann") is Decided.DENIED
         assert pending.result().error_code is ErrorCode.APPROVAL_DENIED
     assert ledger.runs("add")["own"] == 0
+
+
+def test_an_operator_learns_that_a_call_was_replaced(
+    apps: dict[str, TarsyApp], connect: Connect, ledger: Ledger
+) -> None:
+    admin, dev = connect("admin"), connect("dev")
+    with tools_of(apps, "dev", park=True) as tools:
+        pending = tools.submit("desk.add", {"key": "shown"})
+        view = wait_for_parked(admin, pending.id, "dev")
+        forged = (dev.hget(keys.UNACKED, pending.id) or b"") + b" "
+        dev.hdel(keys.UNACKED, pending.id)
+        dev.hsetnx(keys.UNACKED, pending.id, forged)
+        assert parked_calls.decide(admin, view, is_approved=True, by="ann") is Decided.GONE
+        wait_until(lambda: not admin.exists(keys.parked_key(pending.id)), "nothing is kept of it", TIMEOUT_S)
+        assert parked_calls.decide(admin, view, is_approved=True, by="ann") is Decided.UNKNOWN
+        pending.cancel()
+        assert pending.result().outcome is Outcome.CANCELLED
+    assert ledger.runs("add")["shown"] == 0
 
 
 def test_an_approval_is_used_once(apps: dict[str, TarsyApp], connect: Connect, ledger: Ledger) -> None:

@@ -9,6 +9,7 @@ import pytest
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.deliveries import Deliveries, Delivery
 from tarsy_tasks.broker.fetch import fetch, read_fetched
+from tarsy_tasks.broker.input_rounds import give_answers
 from tarsy_tasks.broker.parked_calls import Decided, Parking, decide, load, wake_due
 from tarsy_tasks.broker.session_handover import forward, take_back
 
@@ -40,6 +41,11 @@ def replace(client: Any, text: str) -> None:
     client.hsetnx(keys.UNACKED, "a", text)
 
 
+def is_own(client: Any) -> bool:
+    """Whether the entry is the one that was taken."""
+    return client.hget(keys.UNACKED, "a") == f"{OWN}\n\n{MINE}".encode()
+
+
 def lose(table: Deliveries, client: Any, delivery: Delivery) -> None:
     client.zadd(keys.LEASES, {delivery.lease: 1})
     table.sweep(LEASE_S, NEVER_S)
@@ -55,17 +61,32 @@ def release(table: Deliveries, client: Any, delivery: Delivery) -> None:
     table.release_due()
 
 
-def park(table: Deliveries, client: Any, delivery: Delivery) -> None:
+def park(table: Deliveries, client: Any, delivery: Delivery, reason: str = "approval") -> None:
     about = json.dumps({"server": "desk", "tool": "echo"})
-    record: dict[str, Any] = {"reason": "approval", "digest": "d", "needs": 1, "about": about, "allowance_s": 30.0}
+    record: dict[str, Any] = {"reason": reason, "digest": "d", "needs": 1, "about": about, "allowance_s": 30.0}
     delivery.parking = Parking(record, client.time()[0] + 60, "")
     table.requeue(delivery)
 
 
-def approve(_: Deliveries, client: Any, __: Delivery) -> None:
+def ask(table: Deliveries, client: Any, delivery: Delivery) -> None:
+    park(table, client, delivery, reason="input_required")
+
+
+def approve(table: Deliveries, client: Any, _: Delivery) -> None:
     view = load(client, "a")
     assert view is not None
-    assert decide(client, view, is_approved=True, by="ann") is Decided.APPROVED
+    is_there = is_own(client)
+    assert decide(client, view, is_approved=True, by="ann") is (Decided.APPROVED if is_there else Decided.GONE)
+    wake_due(table.exchange)
+    assert (load(client, "a") is not None) == is_there, "nothing is kept of one that is gone"
+
+
+def answer(table: Deliveries, client: Any, _: Delivery) -> None:
+    is_there = is_own(client)
+    found = client.execute_command(*give_answers.command(tag="a", digest="d", answers="{}", by="ann"))
+    assert found == (b"answered" if is_there else b"withdrawn")
+    wake_due(table.exchange)
+    assert (load(client, "a") is not None) == is_there, "nothing is kept of one that is gone"
 
 
 def expire(table: Deliveries, client: Any, delivery: Delivery) -> None:
@@ -93,6 +114,7 @@ WAYS: dict[str, tuple[Act | None, Act]] = {
     "it is requeued": (None, requeue),
     "its time has come": (None, release),
     "it was approved": (park, approve),
+    "it was answered": (ask, answer),
     "nobody decided": (park, expire),
     "another worker has its session": (None, pass_on),
     "the worker with its session is lost": (pass_on, bring_back),

@@ -142,15 +142,36 @@ def test_two_people_have_to_approve_where_two_are_needed(table: Deliveries, clie
     assert record_of(client).by == "ann, bob"
 
 
+@pytest.mark.parametrize(("first", "again"), [("ann", " ANN "), ("Jörg Ott", "JÖRG  OTT")])
+def test_one_person_in_two_spellings_counts_once(
+    table: Deliveries, client: redis.Redis, first: str, again: str
+) -> None:
+    park(table, client, needs=2)
+    assert approve(client, first) is Decided.COUNTED
+    assert approve(client, again) is Decided.REPEATED
+    assert approve(client, "Bob") is Decided.APPROVED
+    assert (view_of(client).approvals, record_of(client).by) == ((first, "Bob"), f"{first}, Bob")
+
+
 def test_one_person_is_enough_to_deny(table: Deliveries, client: redis.Redis) -> None:
     park(table, client, needs=2)
     approve(client)
     assert decide(client, view_of(client), is_approved=False, by="bob") is Decided.DENIED
 
 
-def test_nobody_approves_a_call_of_their_own(table: Deliveries, client: redis.Redis) -> None:
-    park(table, client, principal="ann")
-    assert approve(client) is Decided.OWN
+@pytest.mark.parametrize(
+    ("principal", "by"),
+    [
+        ("ann", "ann"),
+        ("ann", "ANN"),
+        ("Ann", " ann\n"),
+        ("CN=Jörg  Ott", "cn=JÖRG OTT"),
+        ("CN=Jörg  Ott", "CN=Jörg  Ott"),
+    ],
+)
+def test_nobody_approves_a_call_of_their_own(table: Deliveries, client: redis.Redis, principal: str, by: str) -> None:
+    park(table, client, principal=principal)
+    assert approve(client, by) is Decided.OWN
     assert approve(client, "bob") is Decided.APPROVED
 
 
