@@ -57,7 +57,7 @@ def _configure_worker(instance: Any, **_: Any) -> None:
 
         hide_memory()
         vars(platform.uname())["processor"] = ""  # or Celery's banner runs `uname -p`, with all of the environment
-        masking_process.start()  # hidden from its birth, and before any other thread, connection or secret is there
+        masking_process.start()  # hidden from its birth, and before there are other threads, connections or files
         control.register()
         startup.configure(instance)
 

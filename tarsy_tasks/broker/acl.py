@@ -76,6 +76,7 @@ _WORKERS_OWN = (
     keys.waiting_key("*"),
     keys.agents_key("*"),
     keys.shares_key("*"),
+    keys.wake_key("*", "*"),
     keys.error_budget_key("*"),
     keys.cache_key("*"),
     keys.sign_in_key("*"),
@@ -253,7 +254,8 @@ def _agent(agent: AgentUser) -> list[str]:
     places = names if own else [*names, *(keys.affinity_queue(name, "*") for name in names)]
     queues = [*places, *(f"{place}{others}" for place in places if not place.endswith(ALL_SERVERS))]
     sets = [keys.agents_key(server) for server in agent.servers] if own else []
-    own_sets = [keys.own_agents_key(server, "*") for server in agent.servers] if own else []
+    sets += [keys.quiet_agents_key(server) for server in agent.servers] if own else []
+    wakes = [keys.wake_key(server, "*") for server in agent.servers]
     sessions = [keys.session_key(f"{server}:{own or '*'}:*") for server in agent.servers]
     waiting = [keys.waiting_key(place) for place in places]
     claims = keys.idempotency_key(agent.name, "*") if agent.is_bound else f"{keys.IDEMPOTENCY}*"
@@ -269,7 +271,7 @@ def _agent(agent: AgentUser) -> list[str]:
         _select_reading(("hmget",), [*sessions, keys.SWEEPS]),
         _select_reading(("zscore",), [keys.WORKERS]),
         # To have workers look into its queues: to add any name, and to remove none.
-        *([_select_writing(("sadd",), [*sets, *own_sets]), _select_writing(("expire",), own_sets)] if own else []),
+        *([_select_writing(("sadd",), sets), _select_writing(("set",), wakes)] if own else []),
         _select(("lpush", "lrem", "llen"), queues),
         _select_reading(("hget", "hexists", "exists"), _CALL),
         _select_writing(("set",), _WITHDRAWALS),

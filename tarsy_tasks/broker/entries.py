@@ -21,9 +21,6 @@ __all__ = ["ANNOUNCE", "ENTRIES", "MARKER_TTL_S", "TAKE"]
 MARKER_TTL_S = 7 * 24 * 3600
 """How long it stays known that a call has begun, or was withdrawn: nobody may look for it before."""
 
-_OWN_SET_TTL_S = 600
-"""Of the sets of a worker that is lost. The sweep announces to others what waits."""
-
 ENTRIES = (
     constants(
         queue_prefix=keys.QUEUE_PREFIX,
@@ -120,19 +117,21 @@ ANNOUNCE = (
         agent_mark=keys.AGENT_MARK,
         worker_mark=keys.WORKER_MARK,
         agents_prefix=keys.agents_key(""),
-        own_set_ttl_s=_OWN_SET_TTL_S,
+        wakes=keys.WAKES,
+        wake_ttl_s=60,
     )
     + r"""
     local function announce(home, worker)
         local at = string.find(home, agent_mark, 1, true)
         if not at or string.find(home, worker_mark, 1, true) then return end
-        local set = agents_prefix .. string.sub(home, #queue_prefix + 1, at - 1)
-        if worker then set = set .. worker_mark .. worker end
+        local server = string.sub(home, #queue_prefix + 1, at - 1)
+        local set = agents_prefix .. server .. (worker and ':quiet' or '')
         local said = redis.pcall('SADD', set, string.sub(home, at + #agent_mark))
         -- A key of another type is deleted by a worker; the sweep announces again what waits.
         if type(said) == 'table' and not string.find(said.err, 'WRONGTYPE') then error(said) end
-        if worker then redis.call('EXPIRE', set, own_set_ttl_s) end
+        if worker then redis.call('SET', wakes .. server .. ':' .. worker, 1, 'EX', wake_ttl_s) end
     end
     """
 )
-"""A Lua function that has workers look into a queue, if it is that of a bound agent: all of its server, or one."""
+"""A Lua function that has workers look into a queue, if it is that of a bound agent: all of its server, or one of them.
+The others find it when they look anyway."""

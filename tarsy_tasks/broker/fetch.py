@@ -48,15 +48,15 @@ class Fetcher(Protocol):
 
 
 _LEASE = r"""
-    local function drop_half(kind, digits)
-        if kind == 'u' and string.find(digits, '^[dD][89a-fA-F]%x%x$') then return '' end
+    local function replace_half(kind, digits)
+        if kind == 'u' and string.find(digits, '^[dD][89a-fA-F]%x%x$') then return '\\ufffd' end
     end
     -- The id of a task of ours, else the delivery tag; whether it is a call; and the session that it belongs to.
     local function read_tag(message)
         if #message > largest_bytes then return redis.sha1hex(string.sub(message, 1, 1024) .. #message) end
         local is_json, found = pcall(cjson.decode, message)
         if not is_json then  -- half a character stops this decoder only
-            local whole = string.gsub(message, '\\(.)(%x?%x?%x?%x?)', drop_half)
+            local whole = string.gsub(message, '\\(.)(%x?%x?%x?%x?)', replace_half)
             is_json, found = pcall(cjson.decode, whole)
         end
         local function text_in(part, name)
@@ -270,12 +270,14 @@ def read_fetched(reply: list[Any]) -> FetchedMessage:
             message than that it would be run with.
     """
     name, tag, count, state, owner, text, *begun = reply
+    if (tag_text := as_text(tag)).encode() != tag:
+        raise DamagedMessage("its id is not valid UTF-8")
     try:
         known = CallState(as_text(state))
     except ValueError:
         raise DamagedMessage(f"its call is in an unknown state: {as_text(state)[:_SHOWN]!r}") from None
     name = as_text(name)
-    delivery = Delivery(as_text(tag), keys.without_priority(name), count, known, as_text(owner), len(text))
+    delivery = Delivery(tag_text, keys.without_priority(name), count, known, as_text(owner), len(text))
     if name != delivery.queue:
         delivery.priority = priority_of_list(name)
     if begun:
@@ -283,7 +285,8 @@ def read_fetched(reply: list[Any]) -> FetchedMessage:
         if len(begun) > 1:
             delivery.counted = as_text(begun[1])
     message = FetchedMessage(text, delivery)
-    headers = message.headers
-    if headers.get("id") != delivery.tag and call_id_of(headers) is not None:
-        raise DamagedMessage("Redis reads another id in it")
+    if (payload := message.payload) is not None:
+        headers = payload["headers"]
+        if headers.get("id") != tag_text and call_id_of(headers) is not None:
+            raise DamagedMessage("Redis reads another id in it")
     return message

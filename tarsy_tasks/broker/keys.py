@@ -77,6 +77,7 @@ _PRIORITY = "\x06\x16"
 AGENT_MARK = ":a:"
 """What follows the server in the queue of a bound agent."""
 WORKER_MARK = ":w:"
+WAKES = "tarsy:wake:"
 """What follows a queue of calls in that of one worker for the same callers."""
 
 AUDIT_FIELD = "entry"
@@ -107,9 +108,14 @@ def affinity_queue(queue: str, instance: str) -> str:
     return f"{queue}{WORKER_MARK}{instance}"
 
 
-def own_agents_key(server: str, instance: str) -> str:
-    """As `agents_key`, of the agents whose calls came for isolated sessions that this worker holds. It has a TTL."""
-    return agents_key(f"{server}{WORKER_MARK}{instance}")
+def quiet_agents_key(server: str) -> str:
+    """As `agents_key`, but nobody waits for changes of it: one worker was woken otherwise (`wake_key`)."""
+    return agents_key(f"{server}:quiet")
+
+
+def wake_key(server: str, instance: str) -> str:
+    """A string with a TTL that says nothing: agents write it to have one worker look into their queues of a server."""
+    return f"{WAKES}{server}:{instance}"
 
 
 def agent_of_queue(name: str) -> str:
@@ -263,8 +269,8 @@ result_key = _prefixed("celery-task-meta-")
 
 
 session_key = _prefixed("tarsy:session:")
-"""Who holds an isolated session, by server, bound agent, and a digest of principal and run, with colons between: a hash
-with a TTL. The agent is empty for other principals. Workers write it."""
+"""Who holds an isolated session, by server, principal, and a digest of principal and run, with colons between: a hash
+with a TTL. The principal is empty where it could not be the name of a bound agent. Workers write it."""
 sessions_key = _prefixed("tarsy:sessions:")
 """Sorted set with a TTL of the isolated sessions of a server, `session_key` and principal with a line break between, by
 when their workers last confirmed them. Workers write it."""

@@ -66,6 +66,7 @@ _JSON_SETTINGS = """
     cjson.decode_max_depth(1000) cjson.decode_invalid_numbers(true)
     cjson.encode_max_depth(1000) cjson.encode_number_precision(14) cjson.encode_sparse_array(false, 2, 10)
     cjson.encode_invalid_numbers(false) cjson.encode_keep_buffer(true)
+    if cjson.decode_array_with_array_mt then cjson.decode_array_with_array_mt(false) end
     """
 """The defaults. All scripts of a Redis share them, so anyone who may run a script could change them for the others."""
 _NO_WORDS = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|--.*""")

@@ -58,9 +58,7 @@ _FIND_HOLDER = (
     local holder = redis.acl_check_cmd('ZSCORE', heartbeats, '') and find_holder(sessions, home)
     if holder then
         local target = home .. worker_mark .. holder
-        if string.find(home, agent_mark, 1, true) then
-            worker = holder
-            redis.call('ZADD', queues, 'NX', now, target)  -- if the worker is lost, the others are told
+        if string.find(home, agent_mark, 1, true) then worker = holder
         else queue, waiting, home = target .. string.sub(queue, #home + 1), waiting_prefix .. target, target
         end
     end
@@ -157,10 +155,10 @@ def _forward(*, session: Key, target_waiting: Key, tag: str, home: str, holder: 
                 redis.call('RPUSH', list, message)
                 redis.call('ZADD', waiting_prefix .. home, now, tag)
                 redis.call('ZADD', queues, 'NX', now, home)
+                pcall(announce, home)
                 moved[#moved + 1] = tag
             end
         end
-        pcall(announce, home)  -- also what waits in the queue of an agent, and was announced to that worker alone
     end
     for _, queue in ipairs(redis.call('ZRANGE', queues, 0, most_queues - 1)) do
         local home, instance

@@ -1,9 +1,9 @@
 """Fair shares: the queues of bound agents, and in what order a worker takes from them.
 
 Owns how a worker finds the agents' queues that have messages, and whose turn it is. It knows no names of agents: an
-agent that publishes adds its name to the set of its server, whose change wakes the workers, or to the set of the one
-worker that holds the isolated session of its call. The script moves names from there, some at a time, into a sorted set
-that only workers write. So what an agent adds for others, or makes up, is looked up once and dropped.
+agent that publishes adds its name to a set of its server, whose change wakes the workers, or to a quiet one if it wakes
+the one worker that holds the isolated session of its call. The script moves names from there, some at a time, into a
+sorted set that only workers write. So what an agent adds for others, or makes up, is looked up once and dropped.
 
 The order is that of stride scheduling: each share has a place, and the lowest is served next and then moved on by
 1 / weight. A share that comes in begins at the lowest place, and one that is empty is removed only when its turn comes,
@@ -42,10 +42,7 @@ _MOST_COUNTED = 2000
 _HOMES = r"""
     local function is_set(name) return string.sub(name, 1, #agents_prefix) == agents_prefix end
     local function home_of(name)
-        if is_set(name) then
-            local server = string.sub(name, #agents_prefix + 1)
-            return queue_prefix .. (string.match(server, '^(.-)' .. worker_mark) or server)
-        end
+        if is_set(name) then return queue_prefix .. string.sub(name, #agents_prefix + 1) end
         return string.match(name, '^(.-)\6\22') or name
     end
     """
@@ -65,10 +62,9 @@ _WEIGHT_OF = r"""
     end
     """
 _SERVING = r"""
-    local shared, sets = {}, {}
+    local shared = {}
     for n, name in ipairs(names) do
-        local home = homes[n]
-        if is_set(name) then shared[home], sets[home] = n, {name, unpack(sets[home] or {})} end
+        if is_set(name) then shared[homes[n]] = n end
     end
     local function is_served_with_others(n)
         return (shared[homes[n]] or n) ~= n or not shared[homes[n]] and lists[homes[n]][1] ~= names[n]
@@ -91,10 +87,10 @@ _SERVING = r"""
     local function is_name(agent)
         return #agent <= 64 and string.find(agent, '^[%w_.-]+$') and string.sub(agent, -6) ~= '.check'
     end
-    local function admit(home, place)
+    local function admit(home, inbox, place)
         local lowest = read(place, 'ZRANGE', 0, 0, 'WITHSCORES')[2] or '0'
         local came = {}
-        for _, set in ipairs(sets[home]) do
+        for _, set in ipairs({inbox, inbox .. ':quiet'}) do
             for _, agent in ipairs(read(set, 'SPOP', most_names)) do
                 if is_name(agent) and find_lists(home, agent) then came[#came + 1] = agent end
             end
@@ -142,7 +138,7 @@ _SERVING = r"""
         local home = homes[n]
         if not is_set(names[n]) then return serve_lists(n, most) end
         local place = shares_prefix .. string.sub(home, #queue_prefix + 1)
-        if not admitted[home] then admit(home, place) end
+        if not admitted[home] then admit(home, names[n], place) end
         admitted[home] = true
         for _ = 1, most do
             local found, agent, at = find_next(home, place)
@@ -181,7 +177,8 @@ _COUNT = (
         add(i, queue)
         local shares = redis.pcall('ZRANGE', shares_prefix .. server, 0, most - 1)
         local came = redis.pcall('SRANDMEMBER', agents_prefix .. server, most)
-        for _, agents in ipairs({shares, came}) do
+        local quiet = redis.pcall('SRANDMEMBER', agents_prefix .. server .. ':quiet', most)
+        for _, agents in ipairs({shares, came, quiet}) do
             for _, agent in ipairs(agents) do
                 if not seen[agent] and agent ~= anonymous then add(i, queue .. agent_mark .. agent) end
                 seen[agent] = true
@@ -194,8 +191,8 @@ _COUNT = (
 
 
 def declare_fair_fetch(weights: Mapping[str, float], limiting: str = "") -> Script[Any, list[list[Any]]]:
-    """As `declare_fetch`, for names some of which are sets of agents (`keys.agents_key`, `keys.own_agents_key`): for
-    those of a server it serves the queues of these agents, and with them the names that are lists of the same server.
+    """As `declare_fetch`, for names some of which are sets of agents (`keys.agents_key`): for such a name it serves the
+    queues of these agents, and with them those of the names that are lists of the same server.
 
     Args:
         weights: Of shares, by agent, or `anonymous`; `*` for all others, 1 without it. Names that no agent can have are
@@ -271,7 +268,8 @@ def forget_agents(exchange: RedisExchange, server: str) -> list[str]:
     """Empty what is known of the agents' queues of a server, and return these queues: some of them may be empty."""
     found: set[bytes] = set(exchange.execute(("ZRANGE", keys.shares_key(server), 0, -1))[0])
     exchange.execute(("DEL", keys.shares_key(server)))
-    while came := exchange.execute(("SPOP", keys.agents_key(server), _MOST_NAMES))[0]:
-        found.update(came)
+    for inbox in (keys.agents_key(server), keys.quiet_agents_key(server)):
+        while came := exchange.execute(("SPOP", inbox, _MOST_NAMES))[0]:
+            found.update(came)
     names = (name.decode(errors="replace") for name in found)
     return [keys.agent_queue(server, name) for name in names if is_agent_name(name)]

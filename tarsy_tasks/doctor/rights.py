@@ -118,8 +118,8 @@ def _lacks_rules(redis: Any, name: str, server: str) -> bool:
         return False  # it may not call this server
     needed: list[_Command] = [
         ("SADD", keys.agents_key(server), name),
-        ("SADD", keys.own_agents_key(server, "0"), name),
-        ("EXPIRE", keys.own_agents_key(server, "0"), "1"),
+        ("SADD", keys.quiet_agents_key(server), name),
+        ("SET", keys.wake_key(server, "0"), "1"),
         ("HMGET", keys.session_key(session_name_of(server, name, "")), "holder"),
         ("ZSCORE", keys.WORKERS, ""),
         ("LPUSH", list_of(queue, "interactive"), ""),

@@ -23,8 +23,8 @@ def worker(start_worker: StartWorker) -> Worker:
     return start_worker({"heavy": HEAVY})
 
 
-def call(tools: ToolExecutor) -> None:
-    check(tools.submit("heavy.secrets", {"text": "x"}).result())
+def call(tools: ToolExecutor, server: str = "heavy") -> None:
+    check(tools.submit(f"{server}.secrets", {"text": "x"}).result())
 
 
 def check(result: ToolResult) -> None:
@@ -64,14 +64,14 @@ def test_it_is_older_than_the_servers(worker: Worker) -> None:
 
 
 def test_what_it_was_killed_over_is_masked(start_worker: StartWorker) -> None:
-    worker = start_worker({"heavy": HEAVY})
+    worker = start_worker({"killed": HEAVY})  # of no other worker
     found = masking_process_of(worker)
     with environment_of(worker), ToolExecutor(timeout_s=60) as tools:
         found.suspend()
-        pending = tools.submit("heavy.secrets", {"text": "x"})
+        pending = tools.submit("killed.secrets", {"text": "x"})
         found.kill()
         check(pending.result())
-        call(tools)
+        call(tools, "killed")
     worker.wait_for_log("the process that masks large texts")
     assert "has failed" in worker.log
     assert not [child for child in worker.children() if child.name() == process.NAME], "it is not started again"
@@ -80,10 +80,10 @@ def test_what_it_was_killed_over_is_masked(start_worker: StartWorker) -> None:
 
 def test_a_worker_that_cannot_be_forked_says_so_and_masks(start_worker: StartWorker) -> None:
     thread = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
-    worker = start_worker({"heavy": HEAVY}, settings=thread)
+    worker = start_worker({"threads": HEAVY}, settings=thread)
     assert "large texts are masked in threads, which delays other calls: threads run already" in worker.log
     with environment_of(worker), ToolExecutor(timeout_s=60) as tools:
-        call(tools)
+        call(tools, "threads")
     assert not [child for child in worker.children() if child.name() == process.NAME]
 
 
@@ -95,7 +95,8 @@ def test_it_ends_when_its_worker_stops(start_worker: StartWorker, number: signal
     assert not is_alive(found)
 
 
-def test_it_ends_with_its_worker_also_when_stopped(worker: Worker) -> None:
+def test_it_ends_with_its_worker_also_when_stopped(start_worker: StartWorker) -> None:
+    worker = start_worker({})
     found = masking_process_of(worker)
     found.suspend()
     worker.process.kill()

@@ -66,8 +66,8 @@ def test_a_call_of_which_only_a_lost_worker_knew_is_answered(
         worker = workers[holder.partition("@")[0]]
         with stopped(worker):
             call = tools.submit("desk.count")
-            wait_until(lambda: store.exists(keys.own_agents_key("desk", holder)), "the call is announced to the holder")
-            assert not store.exists(keys.agents_key("desk")), "and to no other worker"
+            wait_until(lambda: store.exists(keys.wake_key("desk", holder)), "its holder is woken")
+            assert not store.exists(keys.agents_key("desk")), "and no other worker"
             worker.process.kill()
         lost = call.result()
         assert lost.error_code is ErrorCode.SESSION_LOST, lost.content

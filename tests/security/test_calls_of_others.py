@@ -1,6 +1,7 @@
 """What an agent can do to the calls of another one with its own user of Redis, even if it knows their ids: an id
 is a key to a result, and to nothing else."""
 
+import base64
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -178,6 +179,16 @@ def test_an_approval_is_used_once(apps: dict[str, TarsyApp], connect: Connect, l
                 keys.agent_queue("desk", "dev"), message.replace(b'"headers": {', b'"headers": {"y": ' + odd + b", ", 1)
             )
             assert tools.execute("desk.look", {"key": odd.decode()}).outcome is Outcome.OK
+        # Celery also takes an id from the body.
+        sent = json.loads(message)
+        [args, *_] = json.loads(base64.b64decode(sent["body"]))
+        task = {"task": "tarsy.call_tool", "id": pending.id, "args": args, "kwargs": {}}
+        plain = {**sent, "body": json.dumps(task), "properties": {**sent["properties"], "body_encoding": None}}
+        for number, headers in enumerate(({}, {"task": "tarsy.call_tool"})):
+            old = {**plain, "headers": headers, "properties": {**plain["properties"], "delivery_tag": f"old-{number}"}}
+            dev.lpush(keys.agent_queue("desk", "dev"), json.dumps(old))
+            assert tools.execute("desk.look", {"key": f"old {number}"}).outcome is Outcome.OK
+        wait_until(lambda: not admin.zcard(keys.LEASES), "all were refused", TIMEOUT_S)
     assert ledger.runs("add")["once"] == 1
 
 

@@ -122,8 +122,9 @@ def test_whatever_is_in_a_queue_has_a_tag(table: Deliveries, client: Any, text: 
 
 
 @pytest.mark.parametrize("odd", [r"\ud83d", r"\\ud83d\ud83d", r"\\\ud83d\\ud83d\udc00", r"\u00e9\n\ud83dabcd"])
-def test_half_of_a_character_hides_no_id(table: Deliveries, client: Any, odd: str) -> None:
-    text = message("t1").replace('{"task"', f'{{"odd": "{odd}", "task"')
+@pytest.mark.parametrize("name", ["odd", r"id\ud83d", r"task\udc00"])
+def test_half_of_a_character_hides_no_id(table: Deliveries, client: Any, name: str, odd: str) -> None:
+    text = message("t1").replace('"t1"', f'"t1", "{name}": "{odd}"')
     assert json.loads(text)["headers"]["id"] == "t1"
     client.lpush(CALLS, text)
     assert tags(take(table, CALLS)) == ["t1"]
@@ -268,11 +269,12 @@ def test_a_call_that_goes_on_to_another_worker_is_not_received(client: Any) -> N
 
 def test_a_fetcher_is_woken_alone_for_its_sessions(client: Any) -> None:
     sink, home = Sink(), keys.agent_queue("desk", "sre")
-    beside, own_set = keys.affinity_queue(home, "holder"), keys.own_agents_key("desk", "holder")
+    beside, quiet = keys.affinity_queue(home, "holder"), keys.quiet_agents_key("desk")
 
     def wake(tag: str) -> None:
         push(client, home, tag)
-        client.sadd(own_set, "sre")
+        client.sadd(quiet, "sre")
+        client.set(keys.wake_key("desk", "holder"), 1)
 
     async def act(fetcher: QueueFetcher) -> None:
         fetcher.consume(beside, [beside])
@@ -285,7 +287,7 @@ def test_a_fetcher_is_woken_alone_for_its_sessions(client: Any) -> None:
         await sink.until("a0", "a1", "a2", "a3")
 
     run(client, sink, act, instance="holder")
-    assert not client.exists(keys.agents_key("desk"), own_set)
+    assert not client.exists(keys.agents_key("desk"), quiet)
 
 
 def test_a_fetcher_that_stopped_takes_nothing(client: Any) -> None:

@@ -82,7 +82,8 @@ class FetchConnection:
         await self.fetch.run_async(self.exchange, _PROBE, **probe)
         try:
             await self.fetch_fairly.run_async(self.exchange, _PROBE_AGENTS, **probe)
-            await self.exchange.execute(("SCARD", _PROBE_AGENTS), ("ZCARD", keys.shares_key("")))
+            wake = keys.wake_key("", self._instance)
+            await self.exchange.execute(("SCARD", _PROBE_AGENTS), ("ZCARD", keys.shares_key("")), ("STRLEN", wake))
             self.serves_agents = True
         except ResponseError as error:
             if classify_error(error) is ErrorKind.PASSING:

@@ -4,9 +4,8 @@ Owns which queues it takes from, and when; `fetch_connection` has the connection
 that has no free slot, and nothing while it is stopped; what becomes of a message is the caller's.
 
 Redis says when a queue has changed (`CLIENT TRACKING`), and then one script pops and leases. A command that blocks,
-such as BLMPOP, would pop a message by itself, which is lost if the worker is killed before that message has a lease;
-and while it blocks, the queues that it waits for cannot be changed. The price is that all workers that wait for a queue
-look there when a message comes, and one of them gets it.
+such as BLMPOP, would pop a message by itself, which is lost if the worker is killed before that message has a lease,
+and could not wait for other queues from then on. The price: all workers look when a message comes, and one gets it.
 """
 
 import asyncio
@@ -99,10 +98,11 @@ class QueueFetcher:
         self._sink: MessageSink | None = None
         self._queues: dict[str, Sequence[str]] = {}
         """Their lists, by priority; the queue that was taken from last comes last. The agents' queues of a server are
-        one of them, whose name and only list is the set of these agents; so are those of which only this worker is to
-        look."""
+        one of them, whose name and only list is the set of these agents."""
         self._limited_as: dict[str, str] = {}
         """Of agents' queues, the queue of their server."""
+        self._wakes: dict[str, str] = {}
+        """Of agents' queues, the key by which this worker alone is woken."""
         self._beside: dict[str, list[str]] = {}
         """The affinity queues of this worker, by the queue of their server."""
         self._over_limits: dict[str, asyncio.TimerHandle] = {}
@@ -178,17 +178,18 @@ class QueueFetcher:
         that of the server."""
         server = keys.server_of_queue(queue)
         if server is not None and queue == keys.queue(server):
-            self._limited_as[keys.agents_key(server)] = queue
-            for agents in [each for each, own in self._limited_as.items() if own == queue]:
-                self._add(agents, [agents])
+            agents = keys.agents_key(server)
+            self._limited_as[agents] = queue
+            self._add(agents, [agents])
         if keys.WORKER_MARK in queue:
             beside = self._beside.setdefault(keys.shared_queue(queue), [])
             if queue not in beside:
                 beside.append(queue)
-            if server is not None and keys.agent_of_queue(queue):
-                agents = keys.own_agents_key(server, self._instance)
-                self._limited_as[agents] = keys.queue(server)
-                self._add(agents, [agents])
+            if server and keys.agent_of_queue(queue):
+                agents, wake = keys.agents_key(server), keys.wake_key(server, self._instance)
+                self._wakes[agents], self._homes[wake.encode()] = wake, agents
+                self._changed.add(agents)
+                self._woken.add(agents)  # a look that is under way does not read the key yet
         self._add(queue, lists)
         self._look()
 
@@ -298,22 +299,23 @@ class QueueFetcher:
             kept=kept,
             instance=self._instance,
         )
-        # A queue's next change is reported if its length was read before.
-        tracked = [("SCARD" if queue in agents else "LLEN", name) for name, queue in lists]
+        # A key's next change is reported if its length was read before.
+        tracked = [("STRLEN", self._wakes[each]) for each in shares if each in self._wakes] if shares else []
+        first = 2 * len(tracked) + 1
+        tracked += [("SCARD" if queue in agents else "LLEN", name) for name, queue in lists]
         lengths = [command for each in tracked for command in (TRACK_NEXT, each)]
-        # Nobody but workers changes the shares.
-        lengths += [("ZCARD", keys.shares_key(keys.server_of_queue(self._limited_as[each]) or "")) for each in shares]
+        end = len(lengths)  # only workers change the shares, and a worker is woken for quiet names
+        for each in shares:
+            server = keys.server_of_queue(self._limited_as[each]) or ""
+            lengths += [("ZCARD", keys.shares_key(server)), ("SCARD", keys.quiet_agents_key(server))]
 
         def learn(replies: list[Any]) -> None:
             if not self._is_refused:  # else there is no use in looking again at once
-                found = [*replies[1 : 2 * len(lists) : 2], *replies[2 * len(lists) :]]
-                waiting = [
-                    each
-                    for each, length in zip([*lists, *zip(shares, shares, strict=True)], found, strict=True)
-                    if length
-                ]
-                self._changed.update(queue for _, queue in waiting if queue in self._queues)
-                self._quiet.difference_update(name for name, _ in waiting)
+                read = [*lists, *[(each, each) for each in shares for _ in range(2)]] if shares else lists
+                found = zip(read, replies[first:end:2] + replies[end:], strict=True)
+                if waiting := [each for each, length in found if length]:
+                    self._changed.update(queue for _, queue in waiting if queue in self._queues)
+                    self._quiet.difference_update(name for name, _ in waiting)
             if shares and not self._has_taken:
                 self._take_a_rest()
             self._end_look()

@@ -20,7 +20,7 @@ from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.broker.parked_calls import Parking
 from tarsy_tasks.broker.parked_states import announce, forget_state, store_state
 from tarsy_tasks.broker.parked_views import TASK
-from tarsy_tasks.broker.task_names import CALLS
+from tarsy_tasks.broker.task_names import CALLS, PREFIX
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.process.canvas_limits import keep_headers, rebuild_body
 from tarsy_tasks.worker.reporting.audit_writer import Audit
@@ -60,6 +60,10 @@ class CallRequest(Request):
             raise
         except Exception as error:
             raise InvalidTaskError(type(error).__name__) from None
+        if delivery is not None and self._type.startswith(PREFIX) and self.id != delivery.tag:
+            # Celery also takes the id from the body, as in its first protocol. What is known of one id, such as that it
+            # was answered, or approved, must not count for the other.
+            raise InvalidTaskError("its id is not in its headers")
         # The tracer would decode it again, in kombu's way.
         self._body, self._content_type, self._content_encoding = self._payload, None, None
         # Any producer may have written the message: its arguments need not even be a list.

@@ -22,12 +22,12 @@ from tarsy_tasks.broker.priority_lists import lists_of
 from tarsy_tasks.broker.script import Script
 from tarsy_tasks.broker.session_directory import SessionDirectory, session_key_of, session_name_of
 from tarsy_tasks.broker.session_handover import publish_to_session, take_back
-from tarsy_tasks.broker.shares import declare_fair_fetch
+from tarsy_tasks.broker.shares import count_waiting, declare_fair_fetch, forget_agents
 from tarsy_tasks.priorities import Priority
 
 LEASE_S = 20.0
 OWN, SHARED, OTHERS = keys.agent_queue("desk", "sre"), keys.queue("desk"), keys.agent_queue("desk", "dev")
-SET, OWN_SET = keys.agents_key("desk"), keys.own_agents_key("desk", "holder")
+SET, QUIET, WAKE = keys.agents_key("desk"), keys.quiet_agents_key("desk"), keys.wake_key("desk", "holder")
 NAME, KEY = session_name_of("desk", "sre", "r7"), session_key_of("desk", "sre", "r7")
 FAIR = declare_fair_fetch({"sre": 1, "dev": 1})
 
@@ -243,11 +243,19 @@ def test_with_another_name_it_is_published_as_usual(table: Deliveries, client: A
 def test_of_bound_agents_only_the_holder_is_woken(table: Deliveries, client: Any) -> None:
     hold(table, client)
     publish(table, "t1", OWN)
-    assert (client.llen(OWN), client.smembers(OWN_SET), client.exists(SET)) == (1, {b"sre"}, 0)
-    assert client.ttl(OWN_SET) > 0
-    (found,) = take(table, "holder", OWN_SET, SHARED, script=FAIR)
+    assert (client.llen(OWN), client.smembers(QUIET), client.exists(SET)) == (1, {b"sre"}, 0)
+    assert client.ttl(WAKE) > 0
+    assert count_waiting(client, [SHARED])[0].total == 1
+    (found,) = take(table, "holder", SET, SHARED, script=FAIR)
     assert (found.delivery.tag, found.delivery.queue, found.delivery.count) == ("t1", OWN, 1)
-    assert not client.exists(OWN_SET)
+    assert not client.exists(QUIET)
+
+
+def test_what_came_quietly_is_forgotten_with_the_rest(table: Deliveries, client: Any) -> None:
+    hold(table, client)
+    publish(table, "t1", OWN)
+    assert forget_agents(table.exchange, "desk") == [OWN]
+    assert not client.exists(QUIET)
 
 
 def test_what_a_bound_agent_sends_waits_for_its_turn(table: Deliveries, client: Any) -> None:
@@ -255,7 +263,7 @@ def test_what_a_bound_agent_sends_waits_for_its_turn(table: Deliveries, client: 
     for n in range(4):
         publish(table, f"sre{n}", OWN)
         table.publish(OTHERS, f"dev{n}", text_of(f"dev{n}", ""))
-    found = take(table, "holder", SET, OWN_SET, SHARED, room=4, script=FAIR)
+    found = take(table, "holder", SET, SHARED, room=4, script=FAIR)
     assert sorted(tags(found)) == ["dev0", "dev1", "sre0", "sre1"]
 
 
@@ -268,16 +276,11 @@ def test_another_worker_that_looks_moves_it(table: Deliveries, client: Any, prio
     assert tags(take(table, "holder", *lists_of(keys.affinity_queue(OWN, "holder")))) == ["t1"]
 
 
-@pytest.mark.parametrize("leaving", ["", "holder"])
-def test_without_the_woken_worker_the_others_are(table: Deliveries, client: Any, leaving: str) -> None:
+def test_without_the_woken_worker_the_next_that_looks_takes_it(table: Deliveries, client: Any) -> None:
     hold(table, client)
     publish(table, "t1", OWN)
-    take_back(table.exchange, LEASE_S)
-    assert not client.exists(SET)
-    if not leaving:
-        fleet.leave(table.exchange, "holder")
-    take_back(table.exchange, LEASE_S, leaving)
-    assert client.smembers(SET) == {b"sre"}
+    fleet.leave(table.exchange, "holder")
+    assert tags(take(table, "other", SET, SHARED, script=FAIR)) == ["t1"]
 
 
 @contextmanager
@@ -307,7 +310,7 @@ def test_the_rules_of_agents_allow_it(
     if home == SHARED:
         assert sorted(tags(take(table, "holder", *lists_of(keys.affinity_queue(home, "holder"))))) == ["t1", "t2"]
     else:
-        assert sorted(tags(take(table, "holder", OWN_SET, SHARED, script=FAIR))) == ["t1", "t2"]
+        assert sorted(tags(take(table, "holder", SET, SHARED, script=FAIR))) == ["t1", "t2"]
 
 
 @pytest.mark.parametrize(("name", "home"), [("agent", SHARED), ("sre", OWN)])
