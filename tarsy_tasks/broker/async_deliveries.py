@@ -140,7 +140,7 @@ class AsyncDeliveries:
 
     async def mark_quarantined(self, tag: str) -> None:
         """A call whose workers were lost runs alone now: if this one is lost too, the call is to blame."""
-        await self.exchange.execute(*steps.isolation(tag))
+        await self.exchange.execute(*steps.quarantining(tag))
 
     async def clear_quarantined(self, tag: str) -> None:
         """Such a call no longer runs alone: if its worker is lost, another one may be to blame."""

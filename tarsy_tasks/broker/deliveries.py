@@ -213,11 +213,11 @@ class Deliveries:
 
     def mark_quarantined(self, tag: str) -> None:
         """A call whose workers were lost runs alone now: if this worker is lost, too, the call is to blame."""
-        self.exchange.execute(*steps.isolation(tag))
+        self.exchange.execute(*steps.quarantining(tag))
 
     def give_up(self, tag: str) -> None:
         """A message cannot be handled: when its lease has lapsed, it becomes a dead letter."""
-        marked, *expires = steps.isolation(tag)
+        marked, *expires = steps.quarantining(tag)
         self.exchange.execute((*marked, "deliveries", QUARANTINE_FROM_DELIVERY), *expires)
 
     def answer(

@@ -278,7 +278,7 @@ class Channel(kombu_redis.Channel):
             _requeue(self.deliveries, delivery)
             return
         self.fetched, self.taking = delivery, delivery.name
-        with self._isolating(delivery.queue):
+        with self._containing_errors(delivery.queue):
             try:
                 self.connection._deliver(message.payload or read_message(message.text), queue)
             finally:
@@ -297,7 +297,7 @@ class Channel(kombu_redis.Channel):
                 self.popped = found[0].decode(errors="replace")
                 name = self.popped.rsplit(self.sep, 1)[0]
                 self._queue_cycle.rotate(name)
-                with self._isolating(name):
+                with self._containing_errors(name):
                     self.connection._deliver(read_message(found[1]), name)
                     return True
         finally:
@@ -320,12 +320,12 @@ class Channel(kombu_redis.Channel):
         self.taking = ""
         # Of the exchange `celeryev`, it is `/0.celeryev/worker.heartbeat`.
         exchange = payload["channel"].decode(errors="replace").removeprefix(self.keyprefix_fanout).split("/", 1)[0]
-        with self._isolating(exchange):
+        with self._containing_errors(exchange):
             self.connection._deliver(read_broadcast(payload["data"]), self._fanout_to_queue[exchange])
             return True
 
     @contextmanager
-    def _isolating(self, place: str) -> Generator[None]:
+    def _containing_errors(self, place: str) -> Generator[None]:
         """In kombu, anything but a message that Celery can handle ends the worker, or has it connect again: kombu takes
         a `KeyError` for the loss of the connection.
         """

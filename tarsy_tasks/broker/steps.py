@@ -5,8 +5,8 @@ when each step is taken.
 
 An entry of the in-flight table is a text of three lines: queue, garbage time, message. A lease is one of two: queue and
 tag. The marker of a call is a hash with the fields `mark` (its state), `owner`, `begun` (who began it and when, a line
-each), `taken`, `deliveries`, `lost_pops`, `suspect` (it is quarantined), `parked` (`parked_calls`) and `told` (its dead
-letter is in the audit and in the log).
+each), `taken`, `message` (`entries`), `deliveries`, `lost_pops`, `suspect` (it is quarantined), `parked`
+(`parked_calls`) and `told` (its dead letter is in the audit and in the log).
 """
 
 from functools import partial
@@ -344,7 +344,7 @@ def withdraw(*, tag: str, home: str, cancel_ttl_s: int) -> tuple[bytes, int]: ..
 def purge(*lists: Key, home: str) -> int: ...
 
 
-def isolation(tag: str) -> tuple[tuple[Any, ...], ...]:
+def quarantining(tag: str) -> tuple[tuple[Any, ...], ...]:
     """The commands after which a call counts as quarantined."""
     marker = keys.call_marker(tag)
     return ("HSET", marker, "suspect", 1), ("EXPIRE", marker, MARKER_TTL_S)

@@ -99,7 +99,7 @@ def test_a_quarantined_call_waits_for_running_calls() -> None:
     asyncio.run(run())
 
 
-def test_a_call_beside_long_running_calls_is_not_isolated() -> None:
+def test_a_call_beside_long_running_calls_is_not_alone() -> None:
     async def run() -> None:
         quarantine = Quarantine(drain_s=0.01)
         assert quarantine.admit_new("other")
@@ -119,7 +119,7 @@ def test_isolation_ends_when_others_have_waited_too_long() -> None:
     asyncio.run(run())
 
 
-def test_waiting_calls_run_before_the_next_isolated_call() -> None:
+def test_waiting_calls_run_before_the_next_quarantined_one() -> None:
     async def run() -> None:
         quarantine = Quarantine(drain_s=0.01)
         assert await quarantine.admit_lost("one", LONG_S, alone=True)

@@ -45,7 +45,7 @@ class WorkerContext:
         in_flight: The in-flight table, for the loop.
         results: The Redis of the result backend, for the loop.
         masker: For texts that belong to no server.
-        quarantine: Isolates calls whose workers were lost.
+        quarantine: Has calls whose workers were lost run alone.
         alerts: Passes the alerts of this worker on.
         policy: What agents may do; None without a policy.
         server_lines: The latest log lines of the servers.

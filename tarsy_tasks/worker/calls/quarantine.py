@@ -1,8 +1,8 @@
 """Which calls may run side by side in one worker, so that the loss of a worker is blamed on the call that caused it.
 
 Owns the quarantine of calls whose workers were lost. A call that was lost with its worker once runs beside others; one
-that was lost twice runs alone, and all others wait for it, for a limited time. Only a call that ran alone becomes a
-dead letter.
+that was lost twice runs alone, and all others wait for it, for a limited time. A call becomes a dead letter if its
+worker is lost while it runs alone, or after very many deliveries.
 """
 
 import asyncio
@@ -93,7 +93,7 @@ class Quarantine:
             )
             self._lost_before.add(call)
             self._alone = call if alone else None
-            return alone and await self._isolate(call)
+            return alone and await self._admit_alone(call)
 
     async def remove(self, call: object) -> None:
         """A call has ended; nothing if it was never admitted, which a call that was cancelled cannot know."""
@@ -106,7 +106,7 @@ class Quarantine:
             self._release(call)
             self._changed.notify_all()
 
-    async def _isolate(self, call: object) -> bool:
+    async def _admit_alone(self, call: object) -> bool:
         """Wait until all others have left, and keep new ones out."""
         with self._lock:
             self._quarantined = call

@@ -335,7 +335,7 @@ class QueueFetcher:
             try:
                 message = read_fetched(reply)
             except DamagedMessage as error:
-                self._isolate(reply, error)
+                self._quarantine(reply, error)
                 continue
             if message.delivery.state is CallState.PARKED:
                 self._refusals.note(message.delivery.queue, "it has the id of a call that is parked")
@@ -363,11 +363,11 @@ class QueueFetcher:
             timer = asyncio.get_running_loop().call_later(min(max(wait_s, least_s), most_s), end)
             self._over_limits[queue] = timer
 
-    def _isolate(self, reply: list[Any], damage: DamagedMessage) -> None:
+    def _quarantine(self, reply: list[Any], damage: DamagedMessage) -> None:
         """Its lease lapses, and after a few deliveries it is a dead letter."""
         name, tag = map(as_text, reply[:2])
         logger.critical("the message %.200s from %s cannot be run: %s", tag, name, damage)
-        self._exchange.send(_Receiver(_ignore, _ignore), *steps.isolation(tag))
+        self._exchange.send(_Receiver(_ignore, _ignore), *steps.quarantining(tag))
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, NoScriptError):  # somebody made Redis forget all scripts
