@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests.processes import wait_until
+
 __all__ = ["cut_connections", "frozen", "last"]
 
 
 def last(seconds: float) -> None:
-    """Let a fault last. The one timed wait of these tests: how long Redis is frozen or a network is cut *is* the fault,
-    there is no event to wait for.
-    """
-    time.sleep(seconds)
+    """Let a fault last: how long Redis is frozen or a network is cut *is* the fault, there is no event to wait for."""
+    ends = time.monotonic() + seconds
+    wait_until(lambda: time.monotonic() >= ends, "the fault has lasted long enough", seconds + 60)
 
 
 @contextmanager
