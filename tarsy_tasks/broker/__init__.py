@@ -11,7 +11,7 @@ parked_calls, parked_waking, parked_places, parked_records, parked_views   calls
 session_directory, watches   which worker holds the session of a run, and which one a watch of a resource;
                         `session_handover` brings calls to the worker with their session
 answer_cache, large_results   answers that are kept, and results that are read in parts
-fetch, shares, limits, priority_lists   which message a worker takes next: by queue, agent, limit and priority
+fetch, shares, limit_counters, priority_lists   which message a worker takes next: by queue, agent, limit and priority
 sweep, leases, delayed  messages whose worker is lost, those that this process has leased, and those of a later time
 messages, message_template, received_json, json_values, typed_values   reading and writing messages that any producer
                         may send; `refusal_log` counts what is refused

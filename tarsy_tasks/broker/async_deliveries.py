@@ -11,7 +11,7 @@ from tarsy_tasks.broker import fleet, keys, steps
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.deliveries import AuditWrite, CallState, Delivery, answer_slots, as_text, read_state
 from tarsy_tasks.broker.large_results import LargeWrite, answer_large
-from tarsy_tasks.broker.limits import OverLimit, answer_counted, begin_limited, give_back
+from tarsy_tasks.broker.limit_counters import OverLimit, answer_counted, begin_limited, give_back
 
 __all__ = ["AsyncDeliveries", "LimitCheck"]
 

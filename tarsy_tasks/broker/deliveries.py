@@ -35,7 +35,7 @@ from tarsy_tasks.broker.begun import Begun, read_begun
 from tarsy_tasks.broker.delayed import release_due
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.large_results import LargeWrite, answer_large, refusals
-from tarsy_tasks.broker.limits import answer_counted, give_back
+from tarsy_tasks.broker.limit_counters import answer_counted, give_back
 from tarsy_tasks.broker.parked_calls import Parking
 from tarsy_tasks.broker.priority_lists import priority_of_list
 from tarsy_tasks.broker.script import Script

@@ -18,7 +18,7 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.exchange import RedisExchange
-from tarsy_tasks.broker.limits import COUNT_RESULT
+from tarsy_tasks.broker.limit_counters import COUNT_RESULT
 from tarsy_tasks.broker.redis_errors import ErrorKind, classify_error
 from tarsy_tasks.broker.script import NOW, Key, script
 from tarsy_tasks.broker.steps import ANSWER_CHECK, ANSWER_RECORD, ANSWER_STORE, step

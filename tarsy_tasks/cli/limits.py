@@ -6,7 +6,7 @@ import tarsy_tasks
 from tarsy_tasks.cli.broker import broker
 from tarsy_tasks.cli.output import json_option, print_json, print_table
 from tarsy_tasks.errors import TarsyTasksError
-from tarsy_tasks.telemetry.limits import read_reports, read_use
+from tarsy_tasks.telemetry.limit_report import read_reports, read_use
 
 __all__ = ["limits"]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tarsy_tasks.telemetry.limits import CounterUse, LimitReport, read_reports, read_use
+from tarsy_tasks.telemetry.limit_report import CounterUse, LimitReport, read_reports, read_use
 from tarsy_tasks.telemetry.metrics import ToolMetrics
 
 __all__ = ["LimitView", "read_limits"]

@@ -7,7 +7,7 @@ Owns the order in which rules decide. What denies comes before what permits, and
     3. `allow` of the server, then of the agent
     4. the agent's capabilities: one that covers the tool, and all that the tool requires
     5. rules on arguments, all that match
-    6. limits, all that match: what they count is in Redis, and `broker.limits` finds the one that a call is over
+    6. limits, all that match: what they count is in Redis, and `broker.limit_counters` finds the exceeded one
 
 It knows the agent only as it was verified (`Call.principal`). Texts are for models: they name the rule and what to do,
 and nothing of other agents.
@@ -251,7 +251,7 @@ def deny_over_limit(name: str, limit: Limit, kind: str, retry_after_s: float) ->
     """Why a call is over a limit.
 
     Args:
-        kind: What of the limit, as `broker.limits` names it.
+        kind: What of the limit, as `broker.limit_counters` names it.
     """
     name = f"`{name[:_SHOWN_CHARS]}`"
     if kind == "none":

@@ -1,8 +1,9 @@
 """Limits: how much agents may call, as a policy writes it, and which limits hold for one call.
 
-Owns the rule, and what of it a worker hands to Redis, where everything is counted (`broker.limits`). What a limit
-counts has a name, its counter: of what is counted for each agent, server or tool, the names of these. A limit keeps its
-counters as long as it is about the same agents and tools, also when its numbers change or other limits come and go.
+Owns the rule, and what of it a worker hands to Redis, where everything is counted (`broker.limit_counters`). What a
+limit counts has a name, its counter: of what is counted for each agent, server or tool, the names of these. A limit
+keeps its counters as long as it is about the same agents and tools, also when its numbers change or other limits come
+and go.
 """
 
 import json
@@ -214,8 +215,8 @@ class AppliedLimits:
 
     Attributes:
         limits: By id.
-        text: What `broker.limits` takes of them.
-        charges: What their results are counted for, as `broker.limits` takes it; empty if for nothing.
+        text: What `broker.limit_counters` takes of them.
+        charges: What their results are counted for, as `broker.limit_counters` takes it; empty if for nothing.
     """
 
     def __init__(self, limits: Iterable[Limit], agent: str, server: str, tool: str) -> None:

@@ -211,7 +211,7 @@ BREAKS = [
     Break(
         "run-forgotten",
         "a session that has a state is not opened again",
-        "worker/sessions/isolated.py",
+        "worker/sessions/isolated_connection.py",
         "        return self._may_reopen or (self._session is not None and not self.has_state)\n",
         "        return True\n",
     ),

@@ -16,7 +16,7 @@ from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.policy import LimitRule, Limits
 from tarsy_tasks.telemetry.audit import AuditEntry, Step, StepName
 from tarsy_tasks.telemetry.health_records import RECORD_TTL_S
-from tarsy_tasks.telemetry.limits import build_report
+from tarsy_tasks.telemetry.limit_report import build_report
 from tarsy_tasks.telemetry.running_calls import RunningCallReport, dump_running
 from tarsy_tasks.telemetry.server_log import LogLine, write_server_log
 from tarsy_tasks.worker.reporting.alerts import Alert

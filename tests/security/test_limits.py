@@ -15,7 +15,7 @@ from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult, 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.celery_app import TarsyApp
 from tarsy_tasks.telemetry.audit import AuditEntry, AuditFilter, StepName, read_audit
-from tarsy_tasks.telemetry.limits import read_reports, read_use
+from tarsy_tasks.telemetry.limit_report import read_reports, read_use
 from tarsy_tasks.telemetry.metrics import read_metrics
 from tests.cli.commands import run_command
 from tests.processes import DEMO_SERVER, Flower, Worker, wait_until

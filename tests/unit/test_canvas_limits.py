@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tarsy_tasks.worker.process.canvas_limits import CanvasRefused, keep_headers, rebuild_body
+from tarsy_tasks.worker.process.canvas_rules import CanvasRefused, keep_headers, rebuild_body
 from tests.security.attacker import DESK, attacks, composite, signature
 
 PLACES = ("callbacks", "errbacks", "chain", "chord")

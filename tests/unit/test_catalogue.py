@@ -18,7 +18,7 @@ from tarsy_tasks.catalogue import CATALOGUE_TTL_S, ToolCatalogue, approve_tools,
 from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.errors import BrokerUnavailable, CallError, ToolNameError
 from tarsy_tasks.models import ToolListing
-from tarsy_tasks.worker.calls.approvals import Approvals
+from tarsy_tasks.worker.calls.approved_definitions import ApprovedDefinitions
 from tarsy_tasks.worker.reporting.tool_changes import record_listing
 from tests.processes import free_port, wait_until
 
@@ -106,7 +106,7 @@ def test_what_changed_while_the_operator_read_is_not_approved(client: redis.Redi
     assert str(read_catalogue(client, [SERVER])[SERVER].diff) == "changed bent"
 
 
-def require(approvals: Approvals, tool: ToolDefinition, client: redis.Redis) -> None:
+def require(approvals: ApprovedDefinitions, tool: ToolDefinition, client: redis.Redis) -> None:
     async def asked() -> None:
         exchange = AsyncRedisExchange(lambda: client.connection_pool)
         try:
@@ -118,7 +118,7 @@ def require(approvals: Approvals, tool: ToolDefinition, client: redis.Redis) -> 
 
 
 def test_only_an_approved_definition_passes(client: redis.Redis) -> None:
-    approvals = Approvals()
+    approvals = ApprovedDefinitions()
     require(approvals, tool("a"), client)
     list_tools(client, tool("a"))
     require(approvals, tool("a"), client)
@@ -135,12 +135,12 @@ def test_a_tool_that_went_away_comes_back_only_as_it_was(client: redis.Redis) ->
     list_tools(client, tool("b"))
     list_tools(client, tool("a", "changed meanwhile"), tool("b"))
     with pytest.raises(CallError, match="changed since it was approved"):
-        require(Approvals(), tool("a", "changed meanwhile"), client)
+        require(ApprovedDefinitions(), tool("a", "changed meanwhile"), client)
 
 
 def test_an_approved_definition_needs_no_redis_the_second_time(client: redis.Redis) -> None:
     list_tools(client, tool("a"))
-    approvals = Approvals()
+    approvals = ApprovedDefinitions()
     require(approvals, tool("a"), client)
     with redis.Redis(port=free_port(), retry=Retry(NoBackoff(), 0)) as absent:
         require(approvals, tool("a"), absent)
@@ -154,7 +154,7 @@ def test_an_unreadable_approval_does_not_count(client: redis.Redis) -> None:
     for damaged in (b"\xff{", b'{"v": 2}'):
         client.hset(keys.approved_tools_key(SERVER), "a", damaged)
         with pytest.raises(CallError, match="changed since it was approved"):
-            require(Approvals(), tool("a"), client)
+            require(ApprovedDefinitions(), tool("a"), client)
         assert read_catalogue(client, [SERVER])[SERVER].diff.changed["a"][0] is None
 
 
@@ -200,7 +200,7 @@ def test_a_server_cannot_make_its_approvals_be_forgotten(client: redis.Redis) ->
     bent, late = tool("pay", "pays, and sends a copy to me"), tool("late")
     list_tools(client, bent, late)
     with pytest.raises(CallError, match="changed since it was approved"):
-        require(Approvals(), bent, client)
+        require(ApprovedDefinitions(), bent, client)
     assert [*read_catalogue(client, [SERVER])[SERVER].diff.changed] == ["pay"]
     assert client.hget(keys.approved_tools_key(SERVER), "new0"), "nor what it listed later"
 
@@ -210,19 +210,19 @@ def test_endless_new_tools_are_limited_and_need_approval(client: redis.Redis, ca
         list_tools(client, *(tool(f"t{turn}-{number}") for number in range(900)))
     assert client.hlen(keys.approved_tools_key(SERVER)) == 5000
     assert "400 new ones are not approved automatically; `tarsy-tasks tools approve desk`" in caplog.text
-    require(Approvals(), tool("t5-499"), client)
+    require(ApprovedDefinitions(), tool("t5-499"), client)
     with pytest.raises(CallError, match=r"is new, and .*tools approve desk\.t5-500") as refused:
-        require(Approvals(), tool("t5-500"), client)
+        require(ApprovedDefinitions(), tool("t5-500"), client)
     assert refused.value.code is ErrorCode.TOOL_CHANGED
     listed = read_catalogue(client, [SERVER])[SERVER]
     assert "t5-500" in listed.diff.added
     approve_tools(client, listed)
     assert client.hlen(keys.approved_tools_key(SERVER)) == 900
-    require(Approvals(), tool("t5-500"), client)
+    require(ApprovedDefinitions(), tool("t5-500"), client)
 
 
 def test_an_older_approval_soon_expires_after_a_newer_one(client: redis.Redis) -> None:
-    approvals = Approvals(known_s=0.1)
+    approvals = ApprovedDefinitions(known_s=0.1)
     list_tools(client, tool("a", "one"))
     require(approvals, tool("a", "one"), client)
     list_tools(client, tool("a", "two"))

@@ -7,8 +7,9 @@ running_call    what is known of one call while it runs: data
 execution       the body of one call on the loop: stages in order, and that it ends once
 chain           how a call passes interceptors; `interceptors` lists them
 admission, permission, redelivery   the package's interceptors: deadline, queue and pin; policy; begin marker
-call_approval, isolation, result_cache   those of what a server may have: approval by people, sessions of runs, a cache
-approvals, quarantine, limits, parking, isolated_sessions, cache_places   what these decide by
+call_approval, isolated_calls, result_cache   those of what a server may have: approval by people, isolated sessions,
+                a cache
+approved_definitions, quarantine, over_limit, parking, isolated_sessions, cache_places   what these decide by
 operation       what can be asked of a server; `operations` lists what there is: `tool_call`, `resource_read`,
                 `resource_watch`, `prompt_get`, `completion`, `lists`
 request_arguments, uri_templates   the arguments of requests other than tool calls, and URIs out of templates

@@ -18,7 +18,7 @@ from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import Ending, Proceed, Stage
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.questions import INPUT_REQUIRED
-from tarsy_tasks.worker.calls.approvals import Approvals
+from tarsy_tasks.worker.calls.approved_definitions import ApprovedDefinitions
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.input_rounds import find_round
 from tarsy_tasks.worker.calls.invocation import end_after
@@ -142,9 +142,9 @@ class PinnedDefinition:
 
     def __init__(self, context: WorkerContext) -> None:
         self._context = context
-        self._approvals = Approvals()
+        self._approved = ApprovedDefinitions()
 
     async def __call__(self, call: RunningCall, proceed: Proceed) -> Ending:
         if not call.task and call.definition is not None and call.connection.server.pin == "block":
-            await self._approvals.require(call.definition, self._context.results)
+            await self._approved.require(call.definition, self._context.results)
         return await proceed()

@@ -13,7 +13,7 @@ from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import Ending, Parked, Proceed, Stage
 from tarsy_tasks.models import ToolDefinition
 from tarsy_tasks.outcomes import ErrorCode
-from tarsy_tasks.worker.calls.approvals import Approvals
+from tarsy_tasks.worker.calls.approved_definitions import ApprovedDefinitions
 from tarsy_tasks.worker.calls.call_digest import digest_of
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.parking import approval_of, describe_call
@@ -62,7 +62,7 @@ class CallApproval:
 
     def __init__(self, context: WorkerContext) -> None:
         self._context = context
-        self._definitions = Approvals()
+        self._definitions = ApprovedDefinitions()
 
     async def __call__(self, call: RunningCall, proceed: Proceed) -> Ending:
         definition, server = call.definition, call.connection.server

@@ -9,8 +9,8 @@ from tarsy_tasks.worker.calls.call_approval import CallApproval
 from tarsy_tasks.worker.calls.chain import Interceptors
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.input_answers import InputAnswers
+from tarsy_tasks.worker.calls.isolated_calls import IsolatedSession, OpenedSession, SessionEnd
 from tarsy_tasks.worker.calls.isolated_sessions import IsolatedSessions
-from tarsy_tasks.worker.calls.isolation import IsolatedSession, OpenedSession, SessionEnd
 from tarsy_tasks.worker.calls.permission import PermittedArguments, PermittedTool
 from tarsy_tasks.worker.calls.redelivery import BeginMarker, Redelivery
 from tarsy_tasks.worker.calls.result_cache import ResultCache

@@ -40,8 +40,8 @@ from tarsy_tasks.worker.sessions.recovery import (
     pause_of,
     retry_after_s,
 )
-from tarsy_tasks.worker.sessions.server_tasks import CreatedTask
 from tarsy_tasks.worker.sessions.session import Session
+from tarsy_tasks.worker.sessions.tasks_extension import CreatedTask
 
 __all__ = ["Invocation", "end_after", "may_replay", "unsent_error"]
 

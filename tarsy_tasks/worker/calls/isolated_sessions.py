@@ -1,8 +1,8 @@
 """The isolated sessions of this worker: each run of an agent that asks for it has its own session with an MCP server.
 
 Owns which of them this worker holds, and how a call of a run gets to its session: here, or in the worker that holds it.
-What Redis knows of them is `broker.session_directory`, and the connection of a run is `sessions.isolated`. Everything
-runs on the session loop.
+What Redis knows of them is `broker.session_directory`, and the connection of a run is `sessions.isolated_connection`.
+Everything runs on the session loop.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.sessions.connection import ServerConnection
-from tarsy_tasks.worker.sessions.isolated import IsolatedConnection, lost_session_error
+from tarsy_tasks.worker.sessions.isolated_connection import IsolatedConnection, lost_session_error
 
 __all__ = ["HeldSession", "IsolatedSessions", "session_of"]
 

@@ -12,13 +12,13 @@ from contextlib import asynccontextmanager, suppress
 from redis.exceptions import RedisError, ResponseError
 
 from tarsy_tasks.broker.deliveries import QUARANTINE_FROM_DELIVERY, CallState, Delivery
-from tarsy_tasks.broker.limits import OverLimit
+from tarsy_tasks.broker.limit_counters import OverLimit
 from tarsy_tasks.broker.redis_errors import ErrorKind, classify_error
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import Dropped, Ending, Proceed, Requeued, Stage
 from tarsy_tasks.outcomes import ErrorCode, Outcome
 from tarsy_tasks.worker.calls.context import WorkerContext
-from tarsy_tasks.worker.calls.limits import CallLimits, wait_for_server
+from tarsy_tasks.worker.calls.over_limit import CallLimits, wait_for_server
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.reporting.call_record import CallRecord
 

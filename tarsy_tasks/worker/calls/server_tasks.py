@@ -1,7 +1,7 @@
 """Calls whose MCP server answers with a task: they are parked until it is done.
 
 Owns what is kept of such a call, and what it is when it goes on. Asking the server is `process.task_poller`, and the
-answer `task_answer`. How the server says it is `sessions.server_tasks`.
+answer `task_answer`. How the server says it is `sessions.tasks_extension`.
 
 The task is kept in Redis at once, before the call is parked: a worker that is lost then leaves a call that another one
 goes on with. Callers that do not wait for parked calls wait for this one as for any other: until their own deadline.
@@ -23,7 +23,7 @@ from tarsy_tasks.telemetry.audit import build_canonical, build_digest
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.parking import build_parking, describe_call
 from tarsy_tasks.worker.calls.running_call import RunningCall
-from tarsy_tasks.worker.sessions.server_tasks import CreatedTask
+from tarsy_tasks.worker.sessions.tasks_extension import CreatedTask
 
 __all__ = ["digest_of_task", "keep_task", "never_deny_task", "resume_task"]
 

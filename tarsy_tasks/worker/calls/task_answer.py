@@ -33,8 +33,8 @@ from tarsy_tasks.worker.calls.server_tasks import digest_of_task
 from tarsy_tasks.worker.calls.tool_call import output_notes
 from tarsy_tasks.worker.sessions.call_errors import call_error, describe_error, timeout_error
 from tarsy_tasks.worker.sessions.recovery import Action, Executed, Recovery, classify_error
-from tarsy_tasks.worker.sessions.server_tasks import TaskState, cancel_task, get_task, is_final, update_task
 from tarsy_tasks.worker.sessions.session import Session
+from tarsy_tasks.worker.sessions.tasks_extension import TaskState, cancel_task, get_task, is_final, update_task
 from tarsy_tasks.worker.transport.elicitation_handlers import ElicitParams
 
 __all__ = ["answer_task"]

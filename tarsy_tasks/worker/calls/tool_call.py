@@ -29,8 +29,8 @@ from tarsy_tasks.worker.calls.permission import permitted_tools
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.long_work import ASKED_S, LARGE_CHARS, LARGE_VALUES, is_large
 from tarsy_tasks.worker.sessions.connection import ServerConnection
-from tarsy_tasks.worker.sessions.server_tasks import CreatedTask, TaskCreated
 from tarsy_tasks.worker.sessions.session import Session
+from tarsy_tasks.worker.sessions.tasks_extension import CreatedTask, TaskCreated
 
 __all__ = ["ToolCallOperation", "output_notes"]
 

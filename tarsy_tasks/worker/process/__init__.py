@@ -10,7 +10,7 @@ lease              renews leases, says that the worker is alive, and searches fo
 cancellation       notices that an agent has cancelled a call
 task_poller, revocations   asks servers about the tasks that parked calls wait for; which of them were revoked
 resource_changes   drops what servers report as changed from the cache of answers
-canvas_limits      what may follow a call of a bound agent
+canvas_rules       what may follow a call of a bound agent
 reload, generation, server_changes, policy_terms   a new configuration while the worker runs
 error_budgets, shared_pauses, limit_reporter   what this worker learns from others about servers, and they from it
 control, health_step   what operators and beat ask of it

@@ -29,7 +29,7 @@ from tarsy_tasks.broker.task_names import PREFIX
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.calls.context import WorkerContext
-from tarsy_tasks.worker.process.canvas_limits import CanvasRefused
+from tarsy_tasks.worker.process.canvas_rules import CanvasRefused
 from tarsy_tasks.worker.process.eta import InvalidETA, handle_when_due
 
 __all__ = ["Consumer"]

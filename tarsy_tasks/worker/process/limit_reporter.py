@@ -4,7 +4,7 @@ import time
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.exchange import RedisExchange
-from tarsy_tasks.telemetry.limits import REPORT_TTL_S
+from tarsy_tasks.telemetry.limit_report import REPORT_TTL_S
 
 __all__ = ["LimitReporter"]
 
@@ -13,7 +13,7 @@ class LimitReporter:
     """The limit reporter of one worker process.
 
     Args:
-        report: What `telemetry.limits.build_report` gave; empty: there are no limits.
+        report: What `telemetry.limit_report.build_report` gave; empty: there are no limits.
     """
 
     def __init__(self, report: str) -> None:

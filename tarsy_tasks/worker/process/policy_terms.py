@@ -7,10 +7,10 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from tarsy_tasks.broker.limits import limit_fetch
+from tarsy_tasks.broker.limit_counters import limit_fetch
 from tarsy_tasks.interceptors import ANONYMOUS
 from tarsy_tasks.policy import Policy
-from tarsy_tasks.telemetry.limits import build_report
+from tarsy_tasks.telemetry.limit_report import build_report
 
 __all__ = ["build_fetch_limits", "build_limit_report", "weights_of"]
 

@@ -66,7 +66,7 @@ from tarsy_tasks.worker.sessions.connecting import connect_servers, served_serve
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 from tarsy_tasks.worker.sessions.connections import Connections, build_connection
 from tarsy_tasks.worker.sessions.elicitation_connections import ElicitationConnections
-from tarsy_tasks.worker.sessions.isolated import IsolatedConnection
+from tarsy_tasks.worker.sessions.isolated_connection import IsolatedConnection
 from tarsy_tasks.worker.sessions.opening import SessionContext
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 from tarsy_tasks.worker.sessions.sign_ins import build_sign_ins

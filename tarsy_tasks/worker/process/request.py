@@ -22,7 +22,7 @@ from tarsy_tasks.broker.parked_states import announce, forget_state, store_state
 from tarsy_tasks.broker.parked_views import TASK
 from tarsy_tasks.broker.task_names import CALLS, PREFIX
 from tarsy_tasks.worker.calls.context import WorkerContext
-from tarsy_tasks.worker.process.canvas_limits import keep_headers, rebuild_body
+from tarsy_tasks.worker.process.canvas_rules import keep_headers, rebuild_body
 from tarsy_tasks.worker.reporting.audit_writer import Audit
 
 __all__ = ["CallRequest", "show_call"]

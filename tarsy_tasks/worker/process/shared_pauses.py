@@ -1,7 +1,7 @@
 """Servers that asked to wait (HTTP 429, or 503 with Retry-After): what one worker reads, all workers keep to.
 
 Owns how they learn of it: through Redis, at once from the worker that was asked, and within a second in the others. A
-call that is not sent yet waits in Redis (`worker.calls.limits`); nothing of this is part of a call.
+call that is not sent yet waits in Redis (`worker.calls.over_limit`); nothing of this is part of a call.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.deliveries import as_text
 from tarsy_tasks.broker.exchange import RedisExchange
-from tarsy_tasks.broker.limits import LONGEST_PAUSE_S, read_pauses, share_pause
+from tarsy_tasks.broker.limit_counters import LONGEST_PAUSE_S, read_pauses, share_pause
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 
 __all__ = ["SharedPauses"]

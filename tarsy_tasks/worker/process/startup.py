@@ -19,7 +19,7 @@ from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.settings import load_settings
 from tarsy_tasks.telemetry.probes import remove_leftovers
 from tarsy_tasks.worker.masking_process import masking_process
-from tarsy_tasks.worker.process import canvas_limits
+from tarsy_tasks.worker.process import canvas_rules
 from tarsy_tasks.worker.process.cancellation import CancellationStep
 from tarsy_tasks.worker.process.fetch_step import FetchStep
 from tarsy_tasks.worker.process.generation import load_generation, watch_files
@@ -101,7 +101,7 @@ def _bind_agents(app: Any) -> None:
             f"agents are bound, because {binding.reason}, but with broker_transport = {app.conf.broker_transport!r} "
             "a worker cannot know where a message came from. Omit broker_transport, or set TARSY_CANVAS=any."
         )
-    canvas_limits.forget_own_tasks_of_celery(app)
+    canvas_rules.forget_own_tasks_of_celery(app)
 
 
 def _refuse(reason: str) -> NoReturn:

@@ -32,7 +32,7 @@ from tarsy_tasks.worker.calls.event_feed import EventFeed
 from tarsy_tasks.worker.process.revocations import Revocations
 from tarsy_tasks.worker.sessions.connection import ServerConnection
 from tarsy_tasks.worker.sessions.recovery import Executed, classify_error, pause_of
-from tarsy_tasks.worker.sessions.server_tasks import TaskState, cancel_task, get_task, is_final
+from tarsy_tasks.worker.sessions.tasks_extension import TaskState, cancel_task, get_task, is_final
 
 __all__ = ["TaskPoller"]
 

@@ -1,7 +1,7 @@
 """What a server lists, compared with what it listed before and with what was approved.
 
 Owns writing both to Redis, and the log line about a change. If several workers see the same change, the first to write
-it logs it. The shapes are in `catalogue`; a changed tool is rejected by `calls.approvals`.
+it logs it. The shapes are in `catalogue`; a changed tool is rejected by `calls.approved_definitions`.
 """
 
 import json

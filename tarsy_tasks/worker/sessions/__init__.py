@@ -3,7 +3,7 @@
 connecting         all servers, when the worker starts; `connections` has them afterwards
 connection         one server for the worker's whole life: which session calls use, and its replacement
 agent_connections  the same for a server that each agent uses with its own credential; `agent_pool` has theirs
-isolated           the connection of one run of an agent
+isolated_connection   the connection of one run of an agent
 elicitation_connections   those of calls whose server may ask something (handshake era); `elicitation_connection`: one
 on_demand          stops a server that nobody uses
 opening            the attempts to open one session
@@ -12,7 +12,7 @@ session_check      whether the server still lists its tools
 connection_state   the states of a connection; `capabilities`: what its server offers
 tool_requests      `tools/call` without the models of the SDK
 input_requests     what a server asks for while it handles a request
-server_tasks       the tasks extension: the server's tasks, and asking about them
+tasks_extension    the tasks extension: the server's tasks, and asking about them
 resource_subscriptions, cache_hints   what a server reports of its resources, and how long an answer may be kept
 list_changes       whether the server has changed its tools or resources meanwhile
 listing            tools/list, all pages; `prompt_listing` and `resource_listing` have the other lists; they share

@@ -13,7 +13,7 @@ from typing import Any, cast
 from mcp import MCPError
 from pydantic import ValidationError
 
-from tarsy_tasks.broker.limits import LONGEST_PAUSE_S
+from tarsy_tasks.broker.limit_counters import LONGEST_PAUSE_S
 from tarsy_tasks.errors import ConfigError
 from tarsy_tasks.worker.transport.transport_errors import (
     AUTH_FAILED,

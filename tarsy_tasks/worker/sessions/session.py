@@ -31,7 +31,7 @@ from tarsy_tasks.worker.sessions.list_changes import ListChanges
 from tarsy_tasks.worker.sessions.listing import Listed, ListedTools, ListingError, UnmaskedTool, list_all_tools
 from tarsy_tasks.worker.sessions.output_check import find_output_problem
 from tarsy_tasks.worker.sessions.recovery import REQUEST_TIMEOUT, Executed, classify_error
-from tarsy_tasks.worker.sessions.server_tasks import TaskCreated, TasksExtension
+from tarsy_tasks.worker.sessions.tasks_extension import TaskCreated, TasksExtension
 from tarsy_tasks.worker.sessions.tool_requests import shorten_tool_calls
 from tarsy_tasks.worker.transport.call_listeners import CallListener
 from tarsy_tasks.worker.transport.transports import ServerTransport

@@ -14,7 +14,7 @@ from mcp_types import RequestId
 from pydantic_core import from_json
 
 from tarsy_tasks.worker.transport.flood import LOG_LINE, PROGRESS, Flood, method_of
-from tarsy_tasks.worker.transport.message_limits import LARGE_BYTES
+from tarsy_tasks.worker.transport.message_bounds import LARGE_BYTES
 
 __all__ = ["CallListener", "CallListeners", "with_token"]
 

@@ -54,7 +54,7 @@ from tarsy_tasks.worker.transport.elicitation_handlers import (
 )
 from tarsy_tasks.worker.transport.flood import PROGRESS, Flood
 from tarsy_tasks.worker.transport.lines import LongLine
-from tarsy_tasks.worker.transport.message_limits import LARGE_BYTES
+from tarsy_tasks.worker.transport.message_bounds import LARGE_BYTES
 from tarsy_tasks.worker.transport.messages import parse_message
 from tarsy_tasks.worker.transport.server_output import ServerOutput
 from tarsy_tasks.worker.transport.tool_check import leave_out_invalid

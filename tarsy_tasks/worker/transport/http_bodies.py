@@ -8,7 +8,7 @@ from mcp_types import JSONRPCError
 from pydantic import ValidationError
 
 from tarsy_tasks.worker.transport.flood import Flood
-from tarsy_tasks.worker.transport.message_limits import LARGE_BYTES
+from tarsy_tasks.worker.transport.message_bounds import LARGE_BYTES
 
 __all__ = ["error_of", "is_event_stream", "is_json", "pieces_of", "read_body"]
 

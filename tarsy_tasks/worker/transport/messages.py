@@ -10,7 +10,7 @@ import re
 from mcp_types import ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCResponse, RequestId, jsonrpc_message_adapter
 
 from tarsy_tasks.worker.transport.lines import KEPT_BYTES, LongLine
-from tarsy_tasks.worker.transport.message_limits import LARGE_BYTES, check_values, limit_lists
+from tarsy_tasks.worker.transport.message_bounds import LARGE_BYTES, check_values, limit_lists
 from tarsy_tasks.worker.transport.transport_errors import (
     UNREADABLE_ANSWER,
     TooManyError,

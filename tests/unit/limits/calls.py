@@ -10,7 +10,7 @@ from tarsy_tasks.broker.async_deliveries import AsyncDeliveries, LimitCheck
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.deliveries import Deliveries, Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
-from tarsy_tasks.broker.limits import OverLimit
+from tarsy_tasks.broker.limit_counters import OverLimit
 from tarsy_tasks.policy import LimitRule, Limits
 
 __all__ = ["LEASE_S", "Calls", "Table", "limits_of", "text_of"]

@@ -15,7 +15,7 @@ from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.deliveries import NO_ENTRY, CallState, Delivery
 from tarsy_tasks.broker.large_results import LargeWrite
-from tarsy_tasks.broker.limits import OverLimit, read_pauses, share_pause
+from tarsy_tasks.broker.limit_counters import OverLimit, read_pauses, share_pause
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.worker.calls.large_results import cut_result
 from tests.processes import wait_until

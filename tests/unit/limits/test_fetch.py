@@ -9,7 +9,7 @@ from redis.exceptions import ResponseError
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.fetch import FetchedMessage, declare_fetch, read_fetched
-from tarsy_tasks.broker.limits import OverLimit, limit_fetch
+from tarsy_tasks.broker.limit_counters import OverLimit, limit_fetch
 from tarsy_tasks.broker.priority_lists import list_of, lists_of
 from tarsy_tasks.broker.shares import declare_fair_fetch
 from tarsy_tasks.policy import Limits

@@ -1,7 +1,7 @@
 """What the limits of calls are, and how far they are used: for operators.
 
 Owns the report that workers write of the limits of their policy, so that the dashboard needs no policy, and reading the
-counters (`broker.limits`). It changes nothing of what is counted.
+counters (`broker.limit_counters`). It changes nothing of what is counted.
 """
 
 from collections.abc import Iterable

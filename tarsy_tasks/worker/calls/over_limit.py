@@ -1,7 +1,7 @@
 """What becomes of a call that is over a limit, or whose server asked to wait: it waits in Redis, or is rejected.
 
 Owns the answers, and what a worker hands to Redis for the check, which is a part of the begin marker (`redelivery`). It
-counts nothing itself: that is `broker.limits`.
+counts nothing itself: that is `broker.limit_counters`.
 """
 
 import logging
@@ -10,7 +10,7 @@ import time
 from redis.exceptions import ResponseError
 
 from tarsy_tasks.broker.async_deliveries import LimitCheck
-from tarsy_tasks.broker.limits import OverLimit
+from tarsy_tasks.broker.limit_counters import OverLimit
 from tarsy_tasks.errors import CallError, RateLimited
 from tarsy_tasks.interceptors import Requeued
 from tarsy_tasks.outcomes import ErrorCode

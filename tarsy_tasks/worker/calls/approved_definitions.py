@@ -16,10 +16,10 @@ from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.telemetry.health_records import CHECK_INTERVAL_S
 from tarsy_tasks.worker.reporting.tool_changes import AUTO_APPROVED_LIMIT
 
-__all__ = ["Approvals"]
+__all__ = ["ApprovedDefinitions"]
 
 
-class Approvals:
+class ApprovedDefinitions:
     """Rejects tools whose definition is not the approved one.
 
     A tool that was not approved is looked up at each call, so an approval takes effect with the next call.

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mcp_types import JSONRPCError, JSONRPCResponse
 
 from tarsy_tasks.broker.json_values import SLICE_BYTES, count_values, has_more_values
-from tarsy_tasks.worker.transport.message_limits import ENTRIES_LIMIT, PARTS_LIMIT, VALUES_LIMIT, check_values
+from tarsy_tasks.worker.transport.message_bounds import ENTRIES_LIMIT, PARTS_LIMIT, VALUES_LIMIT, check_values
 from tarsy_tasks.worker.transport.messages import parse_message
 from tarsy_tasks.worker.transport.transport_errors import MESSAGE_TOO_LARGE, TooManyError
 

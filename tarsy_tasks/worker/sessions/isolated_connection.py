@@ -1,7 +1,7 @@
 """The connection of one run to an MCP server: a session, or a client, that no other run shares.
 
 Owns how it differs from the connection that all share: what a run has done in its session is gone with the session, so
-it is not replaced behind the run's back. Which runs have one is decided in `calls.isolation`.
+it is not replaced behind the run's back. Which runs have one is decided in `calls.isolated_calls`.
 """
 
 import asyncio
