@@ -6,7 +6,8 @@
                   `client_files` where clients keep their files
     servers       the models; their parts are `agent_credentials`, `approval`, `auth`, `cache`, `elicitation`,
                   `error_budget`, `isolated_sessions`, `masking`, `sandbox`, `summarization` and `texts`;
-                  `transports` and `server_ids` are how transports and ids are spelled, `by_tool` what is said of single tools
+                  `transports` and `server_ids` are how transports and ids are spelled, `by_tool` what is said of
+                  single tools
     problems      the wording of errors; `json_schema` is the schema for editors
     variables     references to variables and files (`variables_file`: files of variables); `resolved` is a server with
                   their values
