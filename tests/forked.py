@@ -40,6 +40,7 @@ SERVER.set_forkserver_preload(
         "mcp.server.stdio",
         "uvicorn",
         "uvicorn.protocols.http.auto",
+        "tests.preloaded",
     ]
 )
 _READ_AT_START = ("PYTHON", "LD_")

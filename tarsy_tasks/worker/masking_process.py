@@ -102,7 +102,7 @@ class MaskingProcess:
         with ours, theirs:
             for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
                 ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", _STALLED_S, 0))
-            gc.freeze()  # or the process would copy what it looks at
+            gc.freeze()  # what has been imported stays; and the process would copy what a collection looks at
             unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, process.OF_THE_WORKER)
             child = -1
             try:
@@ -113,7 +113,6 @@ class MaskingProcess:
                 if not child:
                     os._exit(0)
                 signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
-                gc.unfreeze()
             self._pid, self._connection = child, Connection(ours.detach())
 
     def mask(self, rules: Rules, text: str) -> str | None:

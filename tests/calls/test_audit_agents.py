@@ -205,7 +205,7 @@ def test_an_audit_that_is_off_gets_nothing(client: Any, monkeypatch: pytest.Monk
     monkeypatch.setenv("TARSY_AUDIT_ENTRIES", "0")
     with build_app({"broker_url": redis_url, "result_backend": redis_url}) as app:
         assert tools(app=app).execute(look("nowhere.look")).outcome is Outcome.REJECTED
-        pending = tools(0.5, app=app).submit(look())
+        pending = tools(2, app=app).submit(look())  # in which it also has to connect
         assert pending.result().error_code is ErrorCode.NO_WORKER
     assert not client.exists(keys.AGENT_AUDIT)
 

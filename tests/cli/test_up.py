@@ -289,7 +289,9 @@ def test_it_ends_when_a_process_ends(tmp_path: Path) -> None:
     up = ServiceProcess(command, tmp_path / "up.log", environment, tmp_path)
     try:
         up.wait_for_log(" ready.")
-        beat = next(child for child in up.children() if "beat" in read_command(child))
+        beat = wait_until(
+            lambda: next((child for child in up.children() if "beat" in read_command(child)), None), "beat"
+        )
         beat.kill()
         assert up.process.wait(30) == 1
         assert ": 1 server enabled;" in up.log

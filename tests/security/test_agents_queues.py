@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import pytest
@@ -129,8 +130,10 @@ def test_a_worker_that_leaves_agents_unserved_says_so(apps: dict[str, TarsyApp],
     assert "ERROR" in line
     assert "leaves those in the queues of bound agents, because queue_order_strategy is set" in line
     operator = apps["operator"]
-    [answer] = [each for each in operator.control.inspect(timeout=3).active_queues().items() if "second" in each[0]]
-    assert {queue["name"]: queue.get("agents", "none") for queue in answer[1]} == {
+    name = f"second@{gethostname()}"
+    inspect = operator.control.inspect([name], timeout=20, limit=1)
+    [queues] = inspect.active_queues().values()
+    assert {queue["name"]: queue.get("agents", "none") for queue in queues} == {
         "mcp.shop": None,
         "mcp.shop.check": "none",
     }
@@ -138,5 +141,5 @@ def test_a_worker_that_leaves_agents_unserved_says_so(apps: dict[str, TarsyApp],
         assert tools.execute("shop.echo", {"text": "x"}).error_code is ErrorCode.NOT_STARTED
     with ToolExecutor(["shop"], timeout_s=40, app=apps["sre"]) as tools:
         waiting = tools.submit("shop.echo", {"text": "x"})
-        operator.control.add_consumer(keys.agent_queue("shop", "sre"), destination=[answer[0]])
+        operator.control.add_consumer(keys.agent_queue("shop", "sre"), destination=[name])
         assert waiting.result().outcome is Outcome.OK
