@@ -9,6 +9,7 @@ Two kinds are not settings: `TARSY_ACL_…` are the passwords for `cli.acl`, and
 import base64
 import os
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -177,9 +178,19 @@ def load_settings() -> Settings:
     Raises:
         ConfigError: One of them is not valid, or names a file that cannot be read.
     """
-    values = _read_files()
+    variables = ((name, value) for name, value in os.environ.items() if name.upper().startswith(_PREFIX))
+    return _parse(tuple(variables), tuple(_read_files().items()))
+
+
+# A worker loads its settings some twenty times when it starts.
+@lru_cache(maxsize=1)
+def _parse(variables: tuple[tuple[str, str], ...], files: tuple[tuple[str, Any], ...]) -> Settings:  # noqa: ARG001
+    """Args:
+    variables: Those of the process, which `Settings` reads itself.
+    files: The values that come from files in place of variables.
+    """
     try:
-        settings = Settings(**values)
+        settings = Settings(**dict(files))
     except ValidationError as error:
         problems = [_describe(str(each["loc"][0]).lower(), each["msg"]) for each in error.errors()]
         raise ConfigError("; ".join(problems)) from None

@@ -1,5 +1,6 @@
 """Fixtures: one Valkey for the run, workers per module, and a check that nothing is left behind."""
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from operator import itemgetter
@@ -46,6 +47,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for number, tests in enumerate(modules.values())
     ]
     items[:] = [test for _, tests in sorted(places, key=itemgetter(0)) for test in tests]
+
+
+def pytest_collection_finish() -> None:
+    """What has been collected stays: no later collection of garbage has to visit it."""
+    gc.collect()
+    gc.freeze()
 
 
 know("of a misbehaving server", misbehaving_stdio.SECRET)

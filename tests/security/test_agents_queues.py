@@ -131,8 +131,9 @@ def test_a_worker_that_leaves_agents_unserved_says_so(apps: dict[str, TarsyApp],
     assert "leaves those in the queues of bound agents, because queue_order_strategy is set" in line
     operator = apps["operator"]
     name = f"second@{gethostname()}"
-    inspect = operator.control.inspect([name], timeout=20, limit=1)
-    [queues] = inspect.active_queues().values()
+    # It listens to operators a moment after it is ready.
+    inspect = operator.control.inspect([name], timeout=2, limit=1)
+    [queues] = wait_until(inspect.active_queues, "the queues of the worker", 30).values()
     assert {queue["name"]: queue.get("agents", "none") for queue in queues} == {
         "mcp.shop": None,
         "mcp.shop.check": "none",
