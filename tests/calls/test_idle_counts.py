@@ -17,8 +17,9 @@ from tests.processes import DEMO_SERVER, wait_until
 
 SERVERS = 4
 STRETCHES = 3
-# A little above what was found: 4.0 to 4.5, 1100, 42 and 6.4.
-MOST = {"polls": 4.8, "python_calls": 1200, "redis_commands": 45, "redis_writes": 7}
+# Found: 4.0, 1100, 42 and 6.4; on an overloaded machine up to 4.8 polls and 47 commands. A worker whose periodic work
+# was not done together had 12.3, 1530, 46.5 and 7.1.
+MOST = {"polls": 6, "python_calls": 1200, "redis_commands": 50, "redis_writes": 7}
 """A second."""
 
 
