@@ -185,9 +185,11 @@ def load_settings() -> Settings:
 # A worker loads its settings some twenty times when it starts.
 @lru_cache(maxsize=1)
 def _parse(variables: tuple[tuple[str, str], ...], files: tuple[tuple[str, Any], ...]) -> Settings:  # noqa: ARG001
-    """Args:
-    variables: Those of the process, which `Settings` reads itself.
-    files: The values that come from files in place of variables.
+    """The settings of these values, which are also the key of the cache.
+
+    Args:
+        variables: Those of the process; `Settings` reads them itself.
+        files: The values that come from files in place of variables.
     """
     try:
         settings = Settings(**dict(files))

@@ -111,8 +111,8 @@ class Delivery:
         begun_before: All who had begun it when it was taken, in order.
         signer: Who signed it, if its signature was verified.
         counted: The limits in whose rate and concurrency it was counted when it was taken, a line for each: its id, and
-            what it used of the rate (`limits.give_back`). Empty once that is given back, or the call has begun.
-        charges: What its result is counted for, in JSON; see `limits.answer_counted`.
+            what it used of the rate (`limit_counters.give_back`). Empty once that is given back, or the call has begun.
+        charges: What its result is counted for, in JSON; see `limit_counters.answer_counted`.
         priority: That of the list that it was taken from.
         begins_as: The owner as whom this worker begins it, known before Redis has replied.
         runs: It is in the pool, and goes on when the connection to Redis is replaced.

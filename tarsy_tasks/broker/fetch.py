@@ -206,7 +206,7 @@ def declare_fetch(
             `count_call(home, lease)` counts each call and returns its limits; and
             `report_left_out(fetched, unseen)` adds, for each server of which calls are left out, its queue and the
             seconds until the next of them may be taken, 0 if it is in `unseen`. Empty: there are no limits
-            (`limits.limit_fetch`).
+            (`limit_counters.limit_fetch`).
     """
     values = constants(
         marker_ttl_s=MARKER_TTL_S,

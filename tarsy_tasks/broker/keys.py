@@ -276,7 +276,7 @@ sessions_key = _prefixed("tarsy:sessions:")
 when their workers last confirmed them. Workers write it."""
 limit_key = _prefixed("tarsy:limit:")
 """What is counted for a limit of the policy, by its id and what of it; workers write these keys, and each has a TTL
-(`limits`)."""
+(`limit_counters`)."""
 PAUSES = limit_key("pauses")
 """Sorted set with a TTL of the servers that asked to wait, by until when."""
 LIMIT_REPORT = limit_key("report")

@@ -139,7 +139,7 @@ def _keep(
 ) -> None: ...
 
 
-# As `limits.answer_counted`, unless `charges` is empty; then as `steps.answer`.
+# As `limit_counters.answer_counted`, unless `charges` is empty; then as `steps.answer`.
 @step(
     NOW,
     COUNT_RESULT,

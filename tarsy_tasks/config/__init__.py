@@ -5,7 +5,7 @@
                   `own_keys`, `key_rules`, `client_keys` and `tarsy_keys`, `placeholders` are clients' references,
                   `client_files` where clients keep their files
     servers       the models; their parts are `agent_credentials`, `approval`, `auth`, `cache`, `elicitation`,
-                  `error_budget`, `isolated_sessions`, `masking`, `sandbox`, `summarization` and `texts`;
+                  `error_budget`, `isolated_settings`, `masking`, `sandbox`, `summarization` and `texts`;
                   `transports` and `server_ids` are how transports and ids are spelled, `by_tool` what is said of
                   single tools
     problems      the wording of errors; `json_schema` is the schema for editors

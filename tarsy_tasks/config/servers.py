@@ -22,7 +22,7 @@ from tarsy_tasks.config.by_tool import find_for_tool
 from tarsy_tasks.config.cache import Cache
 from tarsy_tasks.config.elicitation import Elicitation
 from tarsy_tasks.config.error_budget import ErrorBudget
-from tarsy_tasks.config.isolated_sessions import Isolated
+from tarsy_tasks.config.isolated_settings import Isolated
 from tarsy_tasks.config.masking import Masking
 from tarsy_tasks.config.problems import describe_kind, quote, suggest
 from tarsy_tasks.config.sandbox import SandboxSetting

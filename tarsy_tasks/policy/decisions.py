@@ -7,7 +7,7 @@ Owns the order in which rules decide. What denies comes before what permits, and
     3. `allow` of the server, then of the agent
     4. the agent's capabilities: one that covers the tool, and all that the tool requires
     5. rules on arguments, all that match
-    6. limits, all that match: what they count is in Redis, and `broker.limit_counters` finds the exceeded one
+    6. limits, all that match: what they count is in Redis, and `broker.limit_counters` finds one that is exceeded
 
 It knows the agent only as it was verified (`Call.principal`). Texts are for models: they name the rule and what to do,
 and nothing of other agents.

@@ -29,7 +29,7 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 TOLERANCE = 0.05
 WARM_UP = 10
 CALLS = 50
-BATCHES = 3
+BATCHES = 6
 COLLECTABLE = 20_000
 
 

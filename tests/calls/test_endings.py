@@ -164,6 +164,7 @@ def test_a_soft_shutdown_ends_what_outlasts_its_grace(
     assert (result.outcome, result.error_code) == (Outcome.UNKNOWN, ErrorCode.WORKER_STOPPED)
     ended_as(redis_url, pending.id, ErrorCode.WORKER_STOPPED)
     was_cancelled(tmp_path, "outlasting")
+    assert "Traceback" not in limited_worker.log
 
 
 def test_another_pool_is_refused_with_the_reason(start_worker: StartWorker, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from signal import SIGSTOP
 from typing import Any
 from urllib.parse import urlsplit
 
-import psutil
 import pytest
 import redis
 from celery import Celery
@@ -121,9 +120,10 @@ def test_what_comes_to_a_worker_that_is_killed_stays_queued(
     servers = {"frozen": DEMO_SERVER}
     frozen = start_worker(servers)
     frozen.process.send_signal(SIGSTOP)
-    wait_until(lambda: psutil.Process(frozen.pid).status() == psutil.STATUS_STOPPED, "it is frozen")
+    threads = [*Path(f"/proc/{frozen.pid}/task").iterdir()]
+    wait_until(lambda: all(") T " in (each / "stat").read_text() for each in threads), "all its threads are frozen")
     for _ in range(2):
-        queues.ping()  # the second one is answered after all that it had sent before
+        queues.ping()  # Redis answers the second one only after all that the worker sent before it was frozen
     sent = foreign.send_task("tarsy.call_tool", ["frozen", "echo", {"text": "here"}], queue="mcp.frozen")
     frozen.process.kill()
     frozen.process.wait()

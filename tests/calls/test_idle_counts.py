@@ -1,7 +1,7 @@
-"""What a worker does while nobody calls, in counts a second that do not depend on the machine.
+"""What a worker does while nobody calls, in counts a second that hardly depend on the machine.
 
-A slow machine does less in a second, never more, and what happens besides only adds: therefore the cheapest of a few
-stretches of time counts. Each is as long as the interval of health checks, so that all that is periodic is in it.
+What happens besides only adds: therefore the cheapest of a few stretches of time counts. Each is as long as the
+interval of health checks, so that all that is periodic is in it.
 """
 
 from pathlib import Path

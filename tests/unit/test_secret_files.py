@@ -195,6 +195,9 @@ def test_the_worker_s_own_secrets_may_come_from_files(tmp_path: Path, monkeypatc
     settings = load_settings()
     assert settings.redis_url.get_secret_value() == f"redis://:{SECRET}@h:6379/1"
     assert SECRET not in repr(settings)
+    assert load_settings() is settings, "what has not changed is not parsed again"
+    (tmp_path / "redis").write_text("redis://rotated/0\n")
+    assert load_settings().redis_url.get_secret_value() == "redis://rotated/0"
     monkeypatch.setenv("TARSY_REDIS_URL", "redis://other/0")
     assert load_settings().redis_url.get_secret_value() == "redis://other/0"
     monkeypatch.setenv("TARSY_ALERT_WEBHOOK_FILE", str(tmp_path / "none"))

@@ -3,6 +3,7 @@
 startup, shutdown, pool    the process: what is checked first, the event loop and the threads, the end
 fetcher, fetch_connection  which messages are taken, and when; the connection for that
 bulkhead, suspended_queues, eta   messages that are not for now
+hub                wakes the event loop of Celery
 fetch_step         a message that was taken: a plain call, or one for Celery's consumer
 plain_messages, plain_calls   which messages are plain calls, and running them
 consumer, request, request_sets, task_events, task_signals   the way of all other messages, through Celery

@@ -31,6 +31,7 @@ from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.process.canvas_rules import CanvasRefused
 from tarsy_tasks.worker.process.eta import InvalidETA, handle_when_due
+from tarsy_tasks.worker.process.hub import wake_in_signal_handler
 
 __all__ = ["Consumer"]
 
@@ -48,18 +49,18 @@ class Consumer(consumer.Consumer):
         steps: list[Any] = self.steps
         for box in [step.box for step in steps if issubclass(type(step), Control)]:
             box.on_message = partial(_handle_command, box)
+        signals.worker_shutting_down.connect(self._notice_shutdown)
 
     def on_ready(self) -> None:
         self.app.worker_context.taking_since = time.monotonic()
         super().on_ready()
-        signals.worker_shutting_down.connect(self._notice_shutdown)
 
     def _notice_shutdown(self, **_: Any) -> None:
-        """Called in a signal handler. Celery's event loop checks at each turn whether it has to stop, and a turn in
-        which nothing happens takes a second. Only another thread can end it.
+        """Called in a signal handler. Celery's event loop checks in each iteration whether it has to stop, and one in
+        which nothing happens takes a second.
         """
         worker: Any = self
-        worker.pool.loop.call_soon(partial(worker.hub.call_soon, _nothing))
+        wake_in_signal_handler(worker.hub, worker.pool.loop)
 
     def ensure_connected(self, conn: Any) -> Any:
         """As Celery's, which waits 2, 4, 6 and more seconds between two attempts: long after a short restart of Redis,
@@ -153,10 +154,6 @@ class Consumer(consumer.Consumer):
                 # Its own text may quote the body.
                 self.app.backend.mark_as_failure(task_id, type(error)(why))
         signals.task_rejected.send(sender=self, message=message, exc=error)
-
-
-def _nothing() -> None:
-    pass
 
 
 def _handle_command(box: Any, body: Any, message: Any) -> None:

@@ -23,6 +23,7 @@ from tarsy_tasks.broker.leases import hold_lease, release_lease
 from tarsy_tasks.broker.redis_errors import ErrorKind, classify_error
 from tarsy_tasks.worker.process.bulkhead import QueueOrderStrategy
 from tarsy_tasks.worker.process.fetcher import QueueFetcher
+from tarsy_tasks.worker.process.hub import wake
 from tarsy_tasks.worker.process.plain_calls import PlainCallFactory
 
 __all__ = ["FetchStep"]
@@ -46,7 +47,7 @@ class FetchStep(bootsteps.StartStopStep):
 
     def start(self, parent: Any) -> None:
         pool, channel = parent.pool, parent.task_consumer.channel
-        pool.bulkhead.watch(lambda: parent.hub.call_soon(_nothing))
+        pool.bulkhead.watch(partial(wake, parent.hub))
         if reason := _why_kombu_fetches(parent):
             _report_kombu(parent, f"because {reason}")
             return
@@ -74,7 +75,8 @@ class FetchStep(bootsteps.StartStopStep):
 
     def stop(self, parent: Any) -> None:
         handover, self._handover = self._handover, None
-        if handover is not None:
+        # After SIGQUIT the pool has stopped before: the leases of what it had not begun lapse.
+        if handover is not None and not parent.pool.loop.is_closed:
             with suppress(TimeoutError):
                 parent.pool.loop.submit(handover.stop()).result(2 * _GIVE_BACK_S)
 
@@ -184,7 +186,3 @@ class _Handover:
         # Otherwise its lease lapses.
         with suppress(RedisError, OSError):
             await self._pool.context.in_flight.requeue(message.delivery)
-
-
-def _nothing() -> None:
-    """Waking the event loop of kombu is enough: it looks at every turn which queues it may poll."""

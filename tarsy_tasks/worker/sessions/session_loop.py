@@ -37,6 +37,11 @@ class SessionLoop:
         assert self._thread.ident is not None
         self._watch.start(self._thread.ident)
 
+    @property
+    def is_closed(self) -> bool:
+        """It has ended, and takes nothing more."""
+        return self._loop.is_closed()
+
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the loop. Cancelling the future frees its waiter at once and cancels the coroutine."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)

@@ -1,6 +1,6 @@
 """How many values, parts and entries of a list a message may have: each costs the worker far more than its bytes.
 
-Owns these limits. Values are counted before anything is parsed; the lists are looked at before the SDK validates them.
+Owns these bounds. Values are counted before anything is parsed; the lists are looked at before the SDK validates them.
 """
 
 from typing import Any, cast
