@@ -1,7 +1,7 @@
 """Python programs by fork, from a server process that has imported what they import, and has done what
 `tests.preloaded` does.
 
-Importing it takes most of their start, and the suite starts hundreds. `up`, the demo and the tour start theirs as users
+Imports take most of their start, and the suite starts hundreds. `up`, the demo and the tour start theirs as users
 do; so does a test that is about the start.
 """
 

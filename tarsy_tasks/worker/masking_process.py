@@ -102,7 +102,7 @@ class MaskingProcess:
         with ours, theirs:
             for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
                 ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", _STALLED_S, 0))
-            # What has been imported stays, and a collection in the process would copy all that it visits.
+            # What is frozen is never freed, so collect first. A collection in the child would copy all that it visits.
             gc.collect()
             gc.freeze()
             unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, process.OF_THE_WORKER)

@@ -16,7 +16,7 @@ from tarsy_tasks.broker.task_names import CALL_TOOL
 from tarsy_tasks.celery_app import agent_app
 from tests.calls.audit_entries import only_entry
 from tests.conftest import StartWorker
-from tests.processes import Worker, wait_until
+from tests.processes import DEMO_SERVER, Worker, wait_until
 from tests.warm_start import warm_command
 
 RECORDING_SERVER = Path(__file__).parent.parent / "servers" / "recording.py"
@@ -165,6 +165,34 @@ def test_a_soft_shutdown_ends_what_outlasts_its_grace(
     ended_as(redis_url, pending.id, ErrorCode.WORKER_STOPPED)
     was_cancelled(tmp_path, "outlasting")
     assert "Traceback" not in limited_worker.log
+
+
+LONG_ITERATIONS = """
+import itertools
+from celery import signals
+
+def _do_nothing_for_long(sender, **_):
+    timer, idle = sender.hub.timer, itertools.count(1)
+
+    def look():
+        if len(timer.queue) == 1:
+            print(f"iteration without work: {next(idle)}")
+        else:
+            timer.clear()
+            timer.call_after(3600, str)
+
+    sender.hub.on_tick.add(look)
+
+signals.worker_ready.connect(_do_nothing_for_long, weak=False)
+"""
+"""Without timers, an iteration of Celery's event loop in which nothing happens takes 10 s."""
+
+
+def test_an_idle_worker_notices_at_once_that_it_has_to_stop(start_worker: StartWorker) -> None:
+    worker = start_worker({"desk": DEMO_SERVER}, settings=LONG_ITERATIONS)
+    worker.wait_for_log("iteration without work: 2")  # the first one still ends with a timer of before
+    worker.ask_to_stop()
+    assert worker.process.wait(6) == 0
 
 
 def test_another_pool_is_refused_with_the_reason(start_worker: StartWorker, tmp_path: Path) -> None:

@@ -114,14 +114,20 @@ def test_a_full_queue_does_not_delay_another(tools: ToolExecutor, redis_url: str
     wait_until(lambda: not queues.zcard(keys.LEASES), "what was taken is answered")
 
 
+def is_frozen(pid: int) -> bool:
+    try:
+        return all(") T " in (each / "stat").read_text() for each in Path(f"/proc/{pid}/task").iterdir())
+    except OSError:  # a thread has ended meanwhile
+        return False
+
+
 def test_what_comes_to_a_worker_that_is_killed_stays_queued(
     start_worker: StartWorker, foreign: Celery, queues: Any
 ) -> None:
     servers = {"frozen": DEMO_SERVER}
     frozen = start_worker(servers)
     frozen.process.send_signal(SIGSTOP)
-    threads = [*Path(f"/proc/{frozen.pid}/task").iterdir()]
-    wait_until(lambda: all(") T " in (each / "stat").read_text() for each in threads), "all its threads are frozen")
+    wait_until(partial(is_frozen, frozen.pid), "all its threads are frozen")
     for _ in range(2):
         queues.ping()  # Redis answers the second one only after all that the worker sent before it was frozen
     sent = foreign.send_task("tarsy.call_tool", ["frozen", "echo", {"text": "here"}], queue="mcp.frozen")

@@ -1,4 +1,4 @@
-"""What a worker does while nobody calls, in counts a second that hardly depend on the machine.
+"""What a worker does while nobody calls, in counts per second that hardly depend on the machine.
 
 What happens besides only adds: therefore the cheapest of a few stretches of time counts. Each is as long as the
 interval of health checks, so that all that is periodic is in it.

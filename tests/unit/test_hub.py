@@ -1,25 +1,30 @@
-"""What a signal handler does to Celery's event loop, which waits for input in the thread that is interrupted."""
+"""Waking Celery's event loop in a signal handler, which interrupts the thread that waits in it."""
 
+import os
+import signal
+import socket
 import threading
 
+import pytest
 from kombu.asynchronous import Hub
+from kombu.asynchronous.timer import Timer
 
 from tarsy_tasks.worker.process.hub import wake_in_signal_handler
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 
 
-def test_celerys_event_loop_is_woken_until_all_has_ended() -> None:
-    session_loop, hub, waits = SessionLoop(), Hub(), threading.Event()
+@pytest.mark.timeout(20)
+def test_a_signal_ends_an_iteration_of_the_event_loop() -> None:
+    session_loop, hub = SessionLoop(), Hub(Timer(max_interval=3600))
     hub.call_later(3600, str)
-    hub.on_tick.add(waits.set)
-    loop = hub.create_loop()
-    iteration = threading.Thread(target=next, args=(loop,), daemon=True)
     session_loop.start()
-    iteration.start()
-    assert waits.wait(20)
-    wake_in_signal_handler(hub, session_loop)
-    iteration.join(5)  # by itself it ends after 10 s
-    assert not iteration.is_alive()
+    before = signal.signal(signal.SIGUSR2, lambda *_: wake_in_signal_handler(hub, session_loop))
+    one, other = socket.socketpair()
+    with one, other:
+        hub.add_reader(one, str)
+        hub.on_tick.add(threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR2)).start)
+        next(hub.create_loop())  # waits for an hour
+        hub.close()
     session_loop.stop()
     wake_in_signal_handler(hub, session_loop)
-    hub.close()
+    signal.signal(signal.SIGUSR2, before)

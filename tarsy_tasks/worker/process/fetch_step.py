@@ -8,6 +8,7 @@ between this and kombu's own fetch, which needs fewer rights in Redis.
 import asyncio
 import logging
 from collections import deque
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -75,9 +76,9 @@ class FetchStep(bootsteps.StartStopStep):
 
     def stop(self, parent: Any) -> None:
         handover, self._handover = self._handover, None
-        # After SIGQUIT the pool has stopped before: the leases of what it had not begun lapse.
+        # After SIGQUIT the pool, and with it the loop, has already stopped.
         if handover is not None and not parent.pool.loop.is_closed:
-            with suppress(TimeoutError):
+            with suppress(TimeoutError, CancelledError):
                 parent.pool.loop.submit(handover.stop()).result(2 * _GIVE_BACK_S)
 
     shutdown = stop

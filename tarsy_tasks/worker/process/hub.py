@@ -9,12 +9,16 @@ __all__ = ["wake", "wake_in_signal_handler"]
 
 
 def wake(hub: Any) -> None:
-    """Let it begin its next iteration. Called in other threads than its own, where it is not woken."""
-    hub.call_soon(_nothing)  # in each iteration it looks which queues it may poll, and whether it has to stop
+    """Let it begin its next iteration, in which it checks what it may poll and whether it has to stop. Call it from
+    another thread: in the hub's own, `call_soon` does not wake it.
+    """
+    hub.call_soon(_nothing)
 
 
 def wake_in_signal_handler(hub: Any, loop: SessionLoop) -> None:
-    """As `wake`, but in its own thread, which may hold the hub's lock. Nothing if the worker's loop has ended."""
+    """As `wake`, for a handler that interrupts the hub's thread, which may hold its lock: the session loop does it.
+    Does nothing once that loop is closed.
+    """
     if not loop.is_closed:
         loop.call_soon(partial(wake, hub))
 

@@ -12,7 +12,7 @@ session_check      whether the server still lists its tools
 connection_state   the states of a connection; `capabilities`: what its server offers
 tool_requests      `tools/call` without the models of the SDK
 input_requests     what a server asks for while it handles a request
-tasks_extension    MCP's extension for tasks: those of the server, and asking about them
+tasks_extension    MCP's tasks extension: a server's tasks, and asking about them
 resource_subscriptions, cache_hints   what a server reports of its resources, and how long an answer may be kept
 list_changes       whether the server has changed its tools or resources meanwhile
 listing            tools/list, all pages; `prompt_listing` and `resource_listing` have the other lists; they share
