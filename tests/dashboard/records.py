@@ -97,7 +97,8 @@ def write_fleet(redis: Any, servers: Iterable[FleetServer], seed: int = 1) -> No
             )  # fmt: skip
             metrics.note_result(server.name, server.tool_names()[-1], refused, 0.01, FIRST_CALL)
     metrics.flush(redis, f"{WORKERS[0]}#1", {})
-    redis.delete(keys.minute_key(seconds // 60))  # what was just counted was not all in this minute
+    # What was just counted was not all in this minute, or in the one that has begun meanwhile.
+    redis.delete(*(keys.minute_key(each // 60) for each in (seconds, redis.time()[0])))
     with redis.pipeline(transaction=False) as pipeline:
         for position in range(MINUTES):
             numbers = {server.name: _minute(server, position, chance) for server in servers}
