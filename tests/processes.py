@@ -2,21 +2,22 @@
 elsewhere.
 """
 
-import asyncio
+import inspect
 import json
+import operator
 import os
 import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import psutil
+from tenacity import AsyncRetrying, RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from tests.forked import ForkedProcess, needs_new_interpreter
 from tests.redis_users import as_user
@@ -27,22 +28,31 @@ T = TypeVar("T")
 DEMO_SERVER = warm_command("-m", "tarsy_tasks.demo.server")
 
 
+def _looks(timeout_s: float, every_s: float) -> dict[str, Any]:
+    """How tenacity repeats a look until it finds something."""
+    return {
+        "retry": retry_if_result(operator.not_),
+        "wait": wait_fixed(every_s),
+        "stop": stop_after_delay(timeout_s),
+    }
+
+
 def wait_until(found: Callable[[], T | None], what: str, timeout_s: float = 20.0) -> T:
     """The first true value of `found`; fails the test, naming `what`, when there is none in time."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        value = found()
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"did not happen within {timeout_s:g} s: {what}"
-        time.sleep(0.02)
+    try:
+        return Retrying(**_looks(timeout_s, 0.02))(found)  # pyright: ignore[reportReturnType]
+    except RetryError:
+        raise AssertionError(f"did not happen within {timeout_s:g} s: {what}") from None
 
 
-async def turns() -> AsyncGenerator[None]:
-    """For a look at each turn of an event loop, again and again; the caller limits how long."""
-    while True:
-        yield
-        await asyncio.sleep(0.01)
+async def until(found: Callable[[], object], timeout_s: float = 20.0) -> None:
+    """Return once something is true, which may take other tasks of this event loop; fails the test when it is not in
+    time. `found` may be a coroutine function.
+    """
+    try:
+        await AsyncRetrying(**_looks(timeout_s, 0.01))(found)
+    except RetryError:
+        raise AssertionError(f"did not happen within {timeout_s:g} s: {inspect.getsource(found).strip()}") from None
 
 
 def read_command(process: psutil.Process) -> list[str]:

@@ -1,7 +1,9 @@
 """Interceptors of users: installed by entry points, ordered by the configuration, kept from doing harm."""
 
 import json
+import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,161 +14,13 @@ from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor, ToolResult
 from tarsy_tasks.broker import parked_calls
 from tarsy_tasks.broker.parked_calls import Decided
 from tarsy_tasks.masking.edits import MASK
+from tests.calls import house_rules
+from tests.calls.house_rules import SECRET
 from tests.cli.commands import run_forked
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
 from tests.processes import Worker, wait_until
 
-SECRET = "hunter2hunter2"
-MODULE = f'''
-import asyncio
-import sys
-import time
-
-from tarsy_tasks.interceptors import Answer, CallRefused, Requeued
-from tarsy_tasks.models import Attachment, ToolResult
-
-
-class Refusing:
-    stage = "call"
-
-    async def __call__(self, call, proceed):
-        if call.arguments.get("key") == "refused":
-            raise CallRefused(f"No {{call.tool}} on {{call.server}} today. Ask for something else.")
-        return await proceed()
-
-
-class Failing:
-    stage = "message"
-
-    async def __call__(self, call, proceed):
-        raw = str(call.raw_arguments)
-        if "raises-early" in raw:
-            raise KeyError("{SECRET}")
-        ending = await proceed()
-        if "raises-late" in raw:
-            raise KeyError("{SECRET}")
-        return None if "returns-nothing" in raw else ending
-
-
-class Blocking:
-    stage = "attempt"
-
-    async def __call__(self, call, proceed):
-        if call.arguments.get("key") == "blocks":
-            time.sleep(0.5)
-        return await proceed()
-
-
-class NotBlocking:
-    stage = "attempt"
-
-    async def __call__(self, call, proceed):
-        if call.arguments.get("key") == "waits":
-            await call.run_blocking(time.sleep, 0.5)
-        return await proceed()
-
-
-class Changing:
-    stage = "call"
-
-    async def __call__(self, call, proceed):
-        key = call.arguments.get("key")
-        if key == "changed":
-            call.arguments["key"] = "another"
-        ending = await proceed()
-        if key == "twice":
-            return await proceed()
-        if key == "leaks":
-            secret = "password: {SECRET}"
-            attachment = Attachment(type="resource", uri="x://y?password={SECRET}", text=secret)
-            answer = {{"content": secret, "structured": {{"password": "{SECRET}"}}, "attachments": [attachment]}}
-            names = {{"name": "desk.other", "call_id": "another", "attempts": 7}}
-            return Answer(ToolResult(outcome="tool_error", error_code=secret, **answer, **names))
-        return ending
-
-
-class Harmful:
-    stage = "call"
-
-    async def __call__(self, call, proceed):
-        key = call.arguments.get("key")
-        if key == "exits":
-            sys.exit(3)
-        if key == "awaits-what-is-cancelled":
-            task = asyncio.create_task(asyncio.Event().wait())
-            task.cancel()
-            await task
-        if key == "sends-two-at-once":
-            await asyncio.gather(proceed(), proceed())
-        ending = await proceed()
-        return Requeued("again") if key == "requeues" else ending
-
-
-class Postponing:
-    stage = "call"
-
-    def __init__(self):
-        self.seen = {{}}
-
-    async def __call__(self, call, proceed):
-        if call.arguments.get("key") != "comes-back":
-            return await proceed()
-        times = self.seen.setdefault(call.id, [])
-        times.append(time.monotonic())
-        if len(times) < 3:
-            return Requeued("not yet")
-        shortest_s = min(after - before for before, after in zip(times, times[1:]))
-        raise CallRefused(f"{{call.delivery_count}} {{shortest_s}}")
-
-
-class Swallowing:
-    stage = "call"
-
-    async def __call__(self, call, proceed):
-        try:
-            return await proceed()
-        except asyncio.CancelledError:
-            call.arguments["key"] = "sent-after-its-end"
-            return await proceed()
-
-
-class Waiting:
-    def __init__(self, stage):
-        self.stage = stage
-
-    async def __call__(self, call, proceed):
-        key = call.raw_arguments["key"] if isinstance(call.raw_arguments, dict) else ""
-        if key == f"waits-at-{{self.stage}}":
-            await asyncio.Event().wait()
-        if key == f"late-at-{{self.stage}}":
-            await asyncio.sleep(call.info.timeout_s + 0.1)
-        ending = await proceed()
-        if key == f"keeps-at-{{self.stage}}":
-            await asyncio.Event().wait()
-        return ending
-
-
-waiting_message, waiting_call, waiting_attempt = map(Waiting, ("message", "call", "attempt"))
-
-
-class Tag:
-    stage = "call"
-
-    def __init__(self, name):
-        self.tag = name
-
-    async def __call__(self, call, proceed):
-        order = call.state.setdefault("order", [])
-        order.append(self.tag)
-        if call.arguments.get("key") == "order" and len(order) == 2:
-            raise CallRefused(" then ".join(order))
-        return await proceed()
-
-
-alpha, omega = Tag("alpha"), Tag("omega")
-not_one = object()
-'''
 ENTRY_POINTS = """
 [tarsy_tasks.interceptors]
 refusing = house_rules:Refusing
@@ -206,7 +60,9 @@ USED = [
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory for PYTHONPATH with the distribution of a user."""
     directory = tmp_path_factory.mktemp("installed")
-    (directory / "house_rules.py").write_text(MODULE)
+    shutil.copy(house_rules.__file__, directory)
+    for gate in ("blocks", "waits"):
+        os.mkfifo(directory / gate)
     metadata = directory / "house_rules-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: house-rules\nVersion: 1.0\n")
@@ -296,15 +152,21 @@ def test_what_may_have_run_is_not_requeued(ledger: Ledger) -> None:
     assert ledger.runs()["requeues"] == 1
 
 
-def test_one_that_blocks_the_event_loop_is_named(worker: Worker) -> None:
-    assert call("waits").outcome is Outcome.OK
-    assert call("blocks").outcome is Outcome.OK
+def test_one_that_blocks_the_event_loop_is_named(worker: Worker, installed: Path) -> None:
+    with ToolExecutor(timeout_s=60) as tools:
+        waits = tools.submit("desk.look", {"key": "waits"})
+        with (installed / "waits").open("w"):  # once the other end is open
+            blocks = tools.submit("desk.look", {"key": "blocks"})
+            with (installed / "blocks").open("w"):
+                worker.wait_for_log("the event loop, which all calls share, did not respond for ")
+            assert blocks.result().outcome is Outcome.OK
+        assert waits.result().outcome is Outcome.OK
     worker.wait_for_log("the interceptor blocking blocked the event loop, which all calls share, for ")
     # On a busy machine others may be held up for a moment, but not for all that time.
     named = re.findall(
-        r"the interceptor (\w+) blocked the event loop, which all calls share, for [5-9]\d\d ms", worker.log
+        r"the interceptor (\w+) blocked the event loop, which all calls share, for \d{4,} ms", worker.log
     )
-    assert set(named) <= {"blocking"}, "neither one that waits, nor one around it"
+    assert set(named) == {"blocking"}, "neither one that waits, nor one around it"
 
 
 def test_arguments_can_be_changed_before_they_are_sent(ledger: Ledger) -> None:

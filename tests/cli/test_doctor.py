@@ -18,7 +18,7 @@ from tarsy_tasks.doctor.configuration import is_loopback
 from tests.cli.commands import clean_environment, run_command
 from tests.processes import DEMO_SERVER, free_port, own_children
 from tests.redis_users import password_of, url_of
-from tests.servers import listing_file
+from tests.servers import listing_file, slow_to_start
 from tests.valkey import Valkey
 
 SECRET = "s3cr3t-of-the-tests"
@@ -185,14 +185,10 @@ def test_servers_do_not_start(diagnose: Any) -> None:
 def test_many_servers_are_not_started_all_at_once(diagnose: Any, tmp_path: Path) -> None:
     """Each records how many others are starting while it starts."""
     (tmp_path / "tools").write_text("[]")
-    server = [sys.executable, "-S", "-E", listing_file.__file__, str(tmp_path / "tools")]
-    code = (
-        "import os, pathlib, sys, time; here = pathlib.Path(sys.argv[1]); mine = here / f'{os.getpid()}.starting';"
-        "mine.touch(); begin = time.time(); time.sleep(0.3); count = len(list(here.glob('*.starting')));"
-        "mine.with_suffix('.records').write_text(f'{count} {begin} {time.time()}'); mine.unlink();"
-        f"os.execv(sys.executable, {server!r})"
-    )
-    slow = {"command": sys.executable, "args": ["-S", "-E", "-c", code, str(tmp_path)]}
+    python = [sys.executable, "-S", "-E"]
+    server = [*python, listing_file.__file__, str(tmp_path / "tools")]
+    command, *arguments = [*python, slow_to_start.__file__, str(tmp_path), *server]
+    slow = {"command": command, "args": arguments}
     found = diagnose({f"s{number}": slow for number in range(12)})
     assert all(found.of(f"start of s{number}", "warning") for number in range(12)), "they have no tools"
     records = [[float(word) for word in file.read_text().split()] for file in tmp_path.glob("*.records")]

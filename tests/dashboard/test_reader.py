@@ -10,7 +10,7 @@ from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.dashboard import recent_calls
 from tarsy_tasks.dashboard.reader import DashboardReader
 from tests.dashboard.records import FleetServer, write_calls
-from tests.processes import turns
+from tests.processes import until
 
 
 def scans(client: Any) -> int:
@@ -66,10 +66,13 @@ def test_only_the_first_request_waits_for_a_hanging_redis() -> None:
             reader = DashboardReader(build_app({"broker_url": url, "result_backend": url}))
             state = await reader.state()
             before = hanging.attempts
-            async for _ in turns():
+
+            async def is_tried_again() -> bool:
+                nonlocal state
                 state = await reader.state()
-                if hanging.attempts > before:
-                    break
+                return hanging.attempts > before
+
+            await until(is_tried_again)
             assert (bool(state.outage), len(hanging.waiting)) == (True, 1), "it returns while Redis is tried again"
             await asyncio.gather(*filter(None, hanging.waiting))
 

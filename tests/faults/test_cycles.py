@@ -5,7 +5,7 @@ The long form, a thousand cycles, is benchmarks/recovery.py.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -30,7 +30,7 @@ from tarsy_tasks.worker.sessions.opening import SessionContext
 from tarsy_tasks.worker.sessions.session import Session
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
-from tests.processes import Worker, read_command, turns, wait_until
+from tests.processes import Worker, read_command, until, wait_until
 
 WARM_UP = 15
 CYCLES = 40
@@ -95,13 +95,6 @@ async def connection_to(entry: dict[str, Any]) -> AsyncGenerator[ServerConnectio
     finally:
         await connection.close()
         context.child_watch.close()
-
-
-async def until(found: Callable[[], object]) -> None:
-    """Those that wait bound it."""
-    async for _ in turns():
-        if found():
-            return
 
 
 def test_the_tasks_of_the_session_loop_stay_flat(directory: Path) -> None:

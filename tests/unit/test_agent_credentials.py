@@ -23,7 +23,7 @@ from tarsy_tasks.worker.transport.agent_secrets import (
     SecretsDirectory,
     find_untrusted,
 )
-from tests.processes import turns
+from tests.processes import until
 
 pytestmark = pytest.mark.anyio
 SECRET = "key-sre-0123456789"
@@ -226,9 +226,7 @@ async def test_a_place_is_taken_from_who_is_idle_for_longest() -> None:
         async with pool.lend("dev"):
             pass
         async with pool.lend("ops"):
-            async for _ in turns():
-                if any(each.closed for each in pool.made):
-                    break
+            await until(lambda: any(each.closed for each in pool.made))
             assert [each.closed for each in pool.made] == [0, 1, 0]
             with pytest.raises(CallError, match="All 2 sessions that agents can have"):
                 async with pool.lend("dev"):
@@ -248,9 +246,7 @@ async def test_calls_take_the_places_of_watches() -> None:
         assert await pool.keeps("sre", watched)
         async with pool.lend("ops"):
             assert not await pool.keeps("sre", watched)
-            async for _ in turns():
-                if watched.closed:
-                    break
+            await until(lambda: watched.closed)
     async with pool.lend("dev"), pool.lend("ops"):
         with pytest.raises(CallError, match="The resource is not watched"):
             async with pool.lend_to_watch("sre"):
@@ -268,10 +264,7 @@ async def test_a_watched_session_is_not_idle() -> None:
     async with pool.lend_to_watch("sre") as watched:
         async with pool.lend("dev") as idle:
             pass
-        async with asyncio.timeout(60):
-            async for _ in turns():
-                if idle.closed:
-                    break
+        await until(lambda: idle.closed, 60)
         assert not watched.closed
     await pool.close()
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 import redis
@@ -11,7 +10,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError, ResponseError
 
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange, Subscription
-from tests.processes import turns
+from tests.processes import until
 from tests.redis_users import as_user
 
 CHANNEL = "tarsy:replies:test"
@@ -30,13 +29,6 @@ class Heard(list[str]):
     def subscription(self, channel: str = CHANNEL) -> Subscription:
         command = "SUBSCRIBE", channel
         return Subscription(command, lambda message: self.append(message.decode()), lambda _: self.append("lost"))
-
-
-async def until(found: Callable[[], Any]) -> None:
-    async with asyncio.timeout(10):
-        async for _ in turns():
-            if found():
-                return
 
 
 def run(url: str, heard: Heard, act: Callable[[AsyncRedisExchange], Awaitable[None]], channel: str = CHANNEL) -> None:

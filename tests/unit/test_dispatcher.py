@@ -31,7 +31,7 @@ from tarsy_tasks.worker.sessions.tool_requests import shorten_tool_calls
 from tarsy_tasks.worker.transport.dispatcher import Message, MessageDispatcher
 from tarsy_tasks.worker.transport.flood import Flood
 from tarsy_tasks.worker.transport.server_output import ServerOutput
-from tests.processes import turns
+from tests.processes import until
 
 Server = Callable[[Message], Iterable[Message | None]]
 """What a server says to each message that it reads; None: it ends."""
@@ -244,17 +244,13 @@ async def call_shortened(session: ClientSession, story: Story) -> None:
 
 async def call_twice_and_hear_news(session: ClientSession, story: Story) -> None:
     await call_twice(session, story)
-    async for _ in turns():
-        if len(story.heard) == 2:
-            return
+    await until(lambda: len(story.heard) == 2)
 
 
 async def give_up(session: ClientSession, story: Story) -> None:
     await story.end(session.call_tool("t", {}, TIMEOUT_S))
     caller = asyncio.create_task(session.call_tool("t", {}, 10.0))
-    async for _ in turns():
-        if sum(b'"tools/call"' in line for line in story.sent) == 2:
-            break
+    await until(lambda: sum(b'"tools/call"' in line for line in story.sent) == 2)
     caller.cancel()
     await story.end(caller)
     await session.list_tools()
@@ -302,9 +298,7 @@ def test_a_request_that_the_server_cancels_is_not_answered(way: Way) -> None:
 
     async def end_anyway(_context: Any) -> ListRootsResult:
         with suppress(asyncio.CancelledError):
-            async for _ in turns():
-                if is_answered:
-                    break
+            await until(lambda: is_answered)
         has_ended.append(True)
         return ListRootsResult(roots=[])
 
@@ -312,9 +306,7 @@ def test_a_request_that_the_server_cancels_is_not_answered(way: Way) -> None:
         await session.list_tools()
         await story.end(session.call_tool("t", {}, 10.0))
         is_answered.append(True)
-        async for _ in turns():
-            if has_ended:
-                break
+        await until(lambda: has_ended)
         await session.list_tools()
 
     server = asking(ROOTS, {"method": "notifications/cancelled", "params": {"requestId": "7"}}, PING)
@@ -343,9 +335,7 @@ def test_a_request_that_nobody_awaits_leaves_no_warning() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: warnings.append(context["message"]))
         dispatcher = Full(answering(), [])
         request = asyncio.create_task(dispatcher.send_raw_request("tools/call", {}))
-        async for _ in turns():
-            if dispatcher.is_waiting(1):
-                break
+        await until(lambda: dispatcher.is_waiting(1))
         dispatcher.end()
         request.cancel()
         with suppress(asyncio.CancelledError):

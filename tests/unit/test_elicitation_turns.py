@@ -7,7 +7,7 @@ from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.worker.sessions.connections import build_connections
 from tarsy_tasks.worker.sessions.elicitation_connection import ElicitationConnection
 from tarsy_tasks.worker.sessions.opening import SessionContext
-from tests.processes import turns
+from tests.processes import until
 
 
 def on_a_connection(act: Callable[[ElicitationConnection], Awaitable[None]]) -> None:
@@ -20,13 +20,6 @@ def on_a_connection(act: Callable[[ElicitationConnection], Awaitable[None]]) -> 
             await act(elicitation)
 
     asyncio.run(main())
-
-
-async def until(found: Callable[[], object]) -> None:
-    """`on_a_connection` limits how long."""
-    async for _ in turns():
-        if found():
-            return
 
 
 def test_they_wait_in_line() -> None:

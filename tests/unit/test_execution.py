@@ -18,7 +18,7 @@ from tarsy_tasks.worker.calls.admission import Deadline
 from tarsy_tasks.worker.calls.execution import CallExecution, WorkerStopping
 from tarsy_tasks.worker.calls.redelivery import BeginMarker
 from tarsy_tasks.worker.maskers import build_masker
-from tests.processes import turns
+from tests.processes import until
 
 
 async def never(*_: Any) -> None:
@@ -84,10 +84,7 @@ def test_a_call_that_an_interceptor_requeues_has_not_begun() -> None:
     async def run() -> None:
         execution = CallExecution(*parts(unbegin, requeue), endings.append)
         execution.start()
-        async with asyncio.timeout(10):
-            async for _ in turns():
-                if endings:
-                    break
+        await until(lambda: endings, 10)
 
     asyncio.run(run())
     assert (endings, begun) == ([Requeued("later")], {})
@@ -141,10 +138,7 @@ def test_a_call_that_cannot_begin_ends_at_its_deadline() -> None:
 
     async def run() -> None:
         CallExecution(context, steps, operation, call, endings.append).start()
-        async with asyncio.timeout(10):
-            async for _ in turns():
-                if endings:
-                    break
+        await until(lambda: endings, 10)
 
     asyncio.run(run())
     assert [each.result.error_code for each in endings] == [ErrorCode.DEADLINE_PASSED]

@@ -1,6 +1,5 @@
 """Taking messages: popped and leased in one step, up to what there is room for, and nothing is lost on the way."""
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -18,7 +17,7 @@ from tarsy_tasks.broker.received_json import LARGEST_BYTES
 from tarsy_tasks.worker.process.bulkhead import Bulkhead
 from tarsy_tasks.worker.process.fetcher import QueueFetcher
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
-from tests.processes import turns, wait_until
+from tests.processes import until, wait_until
 from tests.redis_users import as_user
 
 CALLS, CHECKS, OTHERS = "mcp.desk", "mcp.desk.check", "mcp.shop"
@@ -189,10 +188,7 @@ class Sink:
         return self.room
 
     async def until(self, *received: str) -> None:
-        async with asyncio.timeout(5):
-            async for _ in turns():
-                if self.received == list(received):
-                    return
+        await until(lambda: self.received == list(received), 5)
 
 
 def run(

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.worker.process.bulkhead import Bulkhead
 from tarsy_tasks.worker.process.fetcher import QueueFetcher
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
-from tests.processes import turns, wait_until
+from tests.processes import until, wait_until
 from tests.redis_proxy import HangUp, RedisProxy, through
 from tests.unit.test_fetch import CALLS, OTHERS, START_S, Sink, message, run
 
@@ -40,13 +40,6 @@ def proxied(redis_url: str, proxy: RedisProxy) -> Iterator[Any]:
 def push(client: Any, *call_ids: str) -> None:
     for call_id in call_ids:
         client.lpush(CALLS, message(call_id))
-
-
-async def until(found: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        async for _ in turns():
-            if found():
-                return
 
 
 def test_a_message_between_the_look_and_the_wait_is_taken(client: Any, proxied: Any, proxy: RedisProxy) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from tarsy_tasks.worker.transport.http_client import ssl_context
 from tarsy_tasks.worker.transport.http_connections import Connections
-from tests.processes import turns
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nhere"
 TIMEOUTS = {"connect": 10, "read": 0.2, "write": 0.2}
@@ -94,9 +93,8 @@ def numbers(*said: bytes) -> list[int]:
                 server.heard.set()
                 if b"closes" in each or b"|" in each:
                     await server.spoken.wait()
-                    looks = turns()
-                    for _ in range(2):  # what is in the socket is read in one turn of the loop
-                        await anext(looks)
+                    for _ in range(3):  # what is in the socket is read in one iteration of the event loop
+                        await asyncio.sleep(0)
 
     asyncio.run(main())
     return server.requests

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
-from tests.processes import turns, wait_until
+from tests.processes import wait_until
 
 BLOCKED_S = 0.8
 TEXT = re.compile(
@@ -63,7 +63,8 @@ def test_what_blocks_the_loop_is_named(
     assert f"{block.__name__} (test_loop_watch.py, line " in place
     assert task == "github"
     loop.submit(as_task("github", block())).result(20)
-    assert len(found()) == 1, "the same is reported once a minute"
+    places = [match[3] for match in found()]
+    assert len(places) == len({*places}), "the same is reported once a minute"
 
 
 def test_what_never_ends_is_named_while_it_lasts(loop: SessionLoop, caplog: pytest.LogCaptureFixture) -> None:
@@ -83,8 +84,7 @@ def test_a_loop_that_waits_for_events_is_not_blamed(loop: SessionLoop, caplog: p
     """Another thread holds the interpreter: no callback is to blame."""
 
     async def turn() -> None:
-        async for _ in turns():
-            return
+        await asyncio.sleep(0)
 
     for _ in range(3):
         json.dumps([{"a": 1}] * 1_000_000)

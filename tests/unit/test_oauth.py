@@ -13,7 +13,7 @@ from tarsy_tasks.config import OAuthClientCredentials
 from tarsy_tasks.oauth.endpoint import CredentialsError
 from tarsy_tasks.worker.transport.access_tokens import TokenSource
 from tarsy_tasks.worker.transport.client_credentials import ClientCredentials
-from tests.processes import turns
+from tests.processes import until
 from tests.servers.guarded import Guarded, guarded
 
 T = TypeVar("T")
@@ -81,17 +81,21 @@ def test_a_token_is_renewed_before_it_expires_without_a_wait(server: Guarded) ->
     async def use(tokens: TokenSource) -> None:
         assert await current(tokens) == "token-1"
         server.gate.clear()
-        async for _ in turns():
+
+        async def next_is_fetched() -> bool:
             assert await current(tokens) == "token-1"
-            if server.tokens > 1:
-                break
+            return server.tokens > 1
+
+        await until(next_is_fetched)
         # The next one is being fetched, and the first is still good.
         assert await current(tokens) == "token-1"
         server.gate.set()
-        async for _ in turns():
-            if (value := await current(tokens)) != "token-1":
-                assert (value, server.tokens) == ("token-2", 2)
-                break
+
+        async def is_renewed() -> bool:
+            return await current(tokens) != "token-1"
+
+        await until(is_renewed)
+        assert (await current(tokens), server.tokens) == ("token-2", 2)
 
     async def in_time(tokens: TokenSource) -> None:
         await asyncio.wait_for(use(tokens), 20)
@@ -195,17 +199,17 @@ def test_a_token_endpoint_that_failed_is_left_alone_for_a_moment(server: Guarded
 def test_a_token_that_cannot_be_renewed_is_used_to_its_end(server: Guarded, caplog: pytest.LogCaptureFixture) -> None:
     server.token_s = 1
 
-    async def until_it_fails(tokens: TokenSource) -> None:
-        async for _ in turns():
-            assert await current(tokens) == "token-1"
-
     async def use(tokens: TokenSource) -> None:
         await tokens.current()
         grant = tokens._grant
         assert isinstance(grant, ClientCredentials)
         grant.auth = grant.auth.model_copy(update={"token_url": f"{server.url}/token/500"})
+
+        async def is_another() -> bool:
+            return await current(tokens) != "token-1"
+
         with pytest.raises(CredentialsError):
-            await until_it_fails(tokens)
+            await until(is_another)
 
     run(use, source(server))
     assert "was not renewed: the token endpoint" in caplog.text

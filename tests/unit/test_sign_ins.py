@@ -19,7 +19,7 @@ from tarsy_tasks.oauth.sign_in import SignIn
 from tarsy_tasks.worker.maskers import build_value_masker, known_secrets
 from tarsy_tasks.worker.transport.access_tokens import NotSignedIn, Token, TokenSource
 from tarsy_tasks.worker.transport.signed_in import SignedIn, SignInTokens
-from tests.processes import turns
+from tests.processes import until
 from tests.servers.login_server import LoginServer, login_server
 
 T = TypeVar("T")
@@ -223,9 +223,7 @@ def test_a_renewal_undoes_no_sign_in_or_out(bench: Bench, server: LoginServer, i
 
     async def work() -> str:
         fetching = asyncio.create_task(bench.worker().fetch(None))
-        async for _ in turns():
-            if server.forms("/token"):
-                break
+        await until(lambda: server.forms("/token"))
         if is_out:
             bench.client.execute_command(*store.build_delete("desk"))
         else:
@@ -286,9 +284,7 @@ def test_calls_do_not_wait_for_a_renewal_in_time(bench: Bench, server: LoginServ
     async def work() -> None:
         worker = bench.worker()
         first = asyncio.create_task(worker.fetch(None))
-        async for _ in turns():
-            if server.forms("/token"):
-                break
+        await until(lambda: server.forms("/token"))
         # Another worker does not wait for it, nor do the calls of a worker that has the token.
         assert (await bench.worker().fetch(None)).value == near.access_token
         server.released.set()
@@ -305,9 +301,7 @@ def test_a_new_refresh_token_outlives_its_connection(bench: Bench, server: Login
     async def work() -> str:
         worker = bench.worker()
         fetching = asyncio.create_task(worker.fetch(None))
-        async for _ in turns():
-            if server.forms("/token"):
-                break
+        await until(lambda: server.forms("/token"))
         bench.client.execute_command("CLIENT", "PAUSE", 500, "WRITE")
         bench.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         server.released.set()
@@ -337,12 +331,10 @@ def test_a_refusal_during_a_look_is_not_overlooked() -> None:
         first = await tokens.current()
         giver.goes_on.clear()
         looking = asyncio.create_task(tokens.look())
-        async for _ in turns():
-            if len(refused) == 2:
-                break
+        await until(lambda: len(refused) == 2)
         renewing = [asyncio.create_task(tokens.renew(first)) for _ in range(3)]
-        async for _ in turns():
-            break
+        for _ in range(3):  # iterations of the event loop: they have begun
+            await asyncio.sleep(0)
         giver.goes_on.set()
         await looking
         return [(await each).value.get_secret_value() for each in renewing]

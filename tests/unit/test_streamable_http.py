@@ -15,7 +15,7 @@ from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.worker.sessions.connections import build_connections
 from tarsy_tasks.worker.sessions.opening import SessionContext
 from tarsy_tasks.worker.sessions.session import Session
-from tests.processes import turns
+from tests.processes import until
 from tests.servers.plain_http import Message, PlainHandler, PlainServer, event, serving
 
 RESULTS: dict[str, Message] = {
@@ -140,9 +140,7 @@ def test_what_is_unasked_comes_over_a_stream_that_is_continued() -> None:
     ended = threading.Event()
 
     async def wait_for_lists(session: Session) -> None:
-        async for _ in turns():
-            if len(server.methods("tools/list")) == 3:
-                return
+        await until(lambda: len(server.methods("tools/list")) == 3)
 
     def resume(handler: Handler, _: str) -> None:
         handler.begin_stream()
@@ -178,9 +176,7 @@ def test_a_stream_may_end_while_its_session_is_closed() -> None:
 
     async def wait_for_stream(_: Session) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
-        async for _ in turns():
-            if server.methods("GET"):
-                return
+        await until(lambda: server.methods("GET"))
 
     with serving(Server()) as server:
         server.listen, server.resume, server.forget = listen, resume, forget
@@ -235,9 +231,7 @@ def test_a_call_ends_with_its_session(begun: bool) -> None:
 
     async def close_in_mid_call(session: Session) -> None:
         call = asyncio.create_task(act(session))
-        async for _ in turns():
-            if server.calls:
-                break
+        await until(lambda: server.calls)
         await session.close()
         with pytest.raises(MCPError, match=r"^Connection closed$"):
             await call
@@ -281,9 +275,7 @@ def test_an_answer_settles_no_request_that_it_is_not_for(is_stream: bool) -> Non
 
     async def call_twice(session: Session) -> list[Any]:
         first = asyncio.create_task(session.call_tool("act", {}, timeout_s=2))
-        async for _ in turns():
-            if server.calls:
-                break
+        await until(lambda: server.calls)
         second = asyncio.create_task(act(session))
         ended = await asyncio.gather(first, return_exceptions=True)
         settled.set()

@@ -23,7 +23,7 @@ from tarsy_tasks.worker.sessions.connections import build_connections
 from tarsy_tasks.worker.sessions.opening import SessionContext
 from tarsy_tasks.worker.sessions.session_check import check_connection
 from tarsy_tasks.worker.time_budget import Suspension, TimeBudget
-from tests.processes import turns
+from tests.processes import until
 from tests.servers import misbehaving_stdio
 
 FIRST_S = 1.0
@@ -168,9 +168,7 @@ def with_flooding_server(
 
 
 async def until_suspended(connection: ServerConnection) -> None:
-    async for _ in turns():
-        if connection.suspension.count:
-            return
+    await until(lambda: connection.suspension.count)
 
 
 def test_calls_of_a_suspended_server_end_at_once() -> None:
@@ -190,9 +188,7 @@ def test_calls_of_a_suspended_server_end_at_once() -> None:
         assert changes == [State.ERROR]
         assert connection.error is not None
         assert "control mcp_reconnect s` ends that at once" in connection.error.operator_text
-        async for _ in turns():
-            if not connection.suspension.left_s:
-                break
+        await until(lambda: not connection.suspension.left_s)
         session = await connection.session_for_call(10)
         result = await session.call_tool("echo", {"text": "here"}, timeout_s=10)
         assert result.content[0].model_dump()["text"] == "here"
