@@ -17,7 +17,6 @@ from tarsy_tasks.broker.input_rounds import Answered, InputRound, give_answers
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.input_answers import UnfitAnswerError, describe_answers, load_asked, read_answers
 from tarsy_tasks.interceptors import ANONYMOUS, Answer, Ending, Proceed, Stage
-from tarsy_tasks.methods import ANSWER_INPUT
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode
 from tarsy_tasks.questions import INPUT_REQUIRED
@@ -26,9 +25,8 @@ from tarsy_tasks.worker.calls.failures import facts_of
 from tarsy_tasks.worker.calls.parking import shown_agent_id
 from tarsy_tasks.worker.calls.request_arguments import RequestArguments, read_request
 from tarsy_tasks.worker.calls.running_call import RunningCall
-from tarsy_tasks.worker.sessions.session import Session
 
-__all__ = ["AnswerInputOperation", "InputAnswers"]
+__all__ = ["InputAnswers"]
 
 _RECORD = ("reason", "digest", "about", "principal")
 _REFUSALS: Mapping[Answered, str] = {
@@ -112,18 +110,3 @@ def _require_own(call: RunningCall, principal: str, about: str) -> None:
 
 def _refused(why: Answered) -> CallError:
     return CallError(ErrorCode.ANSWER_REFUSED, f"The answer was not passed on: {_REFUSALS[why]}.")
-
-
-class AnswerInputOperation:
-    """`input/answer`, which `InputAnswers` answers: it is never sent."""
-
-    name = ANSWER_INPUT
-
-    async def prepare(self, call: RunningCall) -> None:
-        raise NotImplementedError(call.operation)
-
-    async def send(self, call: RunningCall, session: Session, timeout_s: float) -> Any:
-        raise NotImplementedError(call.operation)
-
-    async def build_result(self, call: RunningCall, found: Any) -> ToolResult:
-        raise NotImplementedError(call.operation)

@@ -4,8 +4,6 @@ Owns the interceptors that bring a call to the session of its run, and the answe
 sessions there are is `isolated_sessions`. Calls of the shared sessions pass none of this.
 """
 
-from typing import Any
-
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import Answer, Ending, Proceed, Requeued, Stage
 from tarsy_tasks.methods import CLOSE_SESSION
@@ -15,9 +13,8 @@ from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.calls.failures import facts_of
 from tarsy_tasks.worker.calls.isolated_sessions import HeldSession, IsolatedSessions, session_of
 from tarsy_tasks.worker.calls.running_call import RunningCall
-from tarsy_tasks.worker.sessions.session import Session
 
-__all__ = ["CloseSessionOperation", "IsolatedSession", "OpenedSession", "SessionEnd"]
+__all__ = ["IsolatedSession", "OpenedSession", "SessionEnd"]
 
 _STATE = "isolated_session"
 _LOST = "isolated_session.lost"
@@ -85,18 +82,3 @@ class SessionEnd:
         ending = await self._sessions.leave(call)
         facts = facts_of(self._context, call.info, call.record, ())
         return ending or Answer(ToolResult(content="The session was closed.", **facts))
-
-
-class CloseSessionOperation:
-    """`session/close`, which `SessionEnd` answers: it is never sent."""
-
-    name = CLOSE_SESSION
-
-    async def prepare(self, call: RunningCall) -> None:
-        raise NotImplementedError(call.operation)
-
-    async def send(self, call: RunningCall, session: Session, timeout_s: float) -> Any:
-        raise NotImplementedError(call.operation)
-
-    async def build_result(self, call: RunningCall, found: Any) -> ToolResult:
-        raise NotImplementedError(call.operation)

@@ -7,7 +7,7 @@ from tarsy_tasks.models import ToolResult
 from tarsy_tasks.worker.calls.running_call import RunningCall
 from tarsy_tasks.worker.sessions.session import Session
 
-__all__ = ["Operation", "Received"]
+__all__ = ["AnsweredByInterceptor", "Operation", "Received"]
 
 T = TypeVar("T")
 
@@ -44,3 +44,19 @@ class Operation(Protocol):
     async def build_result(self, call: RunningCall, found: Any) -> ToolResult:
         """The answer, masked."""
         ...
+
+
+@dataclass
+class AnsweredByInterceptor:
+    """An operation that is never sent: an interceptor of the stage `message` answers it."""
+
+    name: str
+
+    async def prepare(self, call: RunningCall) -> None:
+        raise NotImplementedError(call.operation)
+
+    async def send(self, call: RunningCall, session: Session, timeout_s: float) -> Any:
+        raise NotImplementedError(call.operation)
+
+    async def build_result(self, call: RunningCall, found: Any) -> ToolResult:
+        raise NotImplementedError(call.operation)

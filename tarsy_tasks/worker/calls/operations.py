@@ -1,11 +1,10 @@
 """What calls can ask for: one operation for each of `tarsy_tasks.methods`, and the tool call."""
 
+from tarsy_tasks.methods import ANSWER_INPUT, CLOSE_SESSION
 from tarsy_tasks.worker.calls.completion import CompleteOperation
 from tarsy_tasks.worker.calls.context import WorkerContext
-from tarsy_tasks.worker.calls.input_answers import AnswerInputOperation
-from tarsy_tasks.worker.calls.isolated_calls import CloseSessionOperation
 from tarsy_tasks.worker.calls.lists import build_list_operations
-from tarsy_tasks.worker.calls.operation import Operation
+from tarsy_tasks.worker.calls.operation import AnsweredByInterceptor, Operation
 from tarsy_tasks.worker.calls.prompt_get import GetPromptOperation
 from tarsy_tasks.worker.calls.resource_read import ReadResourceOperation
 from tarsy_tasks.worker.calls.resource_watch import WatchResourceOperation
@@ -24,6 +23,6 @@ def build_operations(context: WorkerContext, watches: ResourceWatches) -> list[O
         GetPromptOperation(context),
         CompleteOperation(context),
         *build_list_operations(context),
-        CloseSessionOperation(),
-        AnswerInputOperation(),
+        AnsweredByInterceptor(CLOSE_SESSION),
+        AnsweredByInterceptor(ANSWER_INPUT),
     ]
