@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.async_exchange import SLOWEST
 from tarsy_tasks.broker.begun import read_begun
 from tarsy_tasks.broker.deliveries import CallState, Delivery, as_text
 from tarsy_tasks.broker.entries import MARKER_TTL_S, TAKE
@@ -75,9 +76,9 @@ _LEASE = r"""
     local function lease(name, home, message)
         local tag, is_call, session = read_tag(message)
         if is_call and session ~= '' and pass_on(session, tag, name, home, message) then return nil end
-        local found = take(tag, home, waiting_prefix .. home, marker_prefix .. tag, withdrawn_prefix .. tag,
-            name .. '\n\n' .. message, not is_call)
         local text = #message > largest_bytes and '' or message
+        local found = take(tag, home, waiting_prefix .. home, marker_prefix .. tag, withdrawn_prefix .. tag,
+            name .. '\n\n' .. message, not is_call, #text / slowest)
         local counted = is_call and found[2] == '' and count_call(home, home .. '\n' .. tag) or nil
         local begun = (counted or found[4] ~= '') and found[4] or nil
         return {name, tag, found[1], found[2], found[3], text, begun, counted}
@@ -211,6 +212,7 @@ def declare_fetch(
     values = constants(
         marker_ttl_s=MARKER_TTL_S,
         largest_bytes=LARGEST_BYTES,
+        slowest=SLOWEST,
         batch_bytes=_BATCH_BYTES,
         at_once=4,
         longest_name=LONGEST_NAME,

@@ -9,6 +9,7 @@ import redis
 from redis.exceptions import ResponseError
 
 from tarsy_tasks.broker import keys
+from tarsy_tasks.broker.async_exchange import SLOWEST
 from tarsy_tasks.broker.deliveries import CallState, Deliveries
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.fetch import FetchedMessage, fetch, read_fetched
@@ -74,6 +75,18 @@ def test_what_a_lost_worker_fetched_is_delivered_again(table: Deliveries, client
     restored = wait_until(lambda: table.sweep(LEASE_S, 2 * LEASE_S).restored, "their leases lapse")
     assert set(restored) == {"foreign", "own"}
     assert [each.delivery.count for each in take(table, CALLS)] == [2, 2]
+
+
+def test_the_lease_of_a_large_message_begins_when_it_has_arrived(table: Deliveries, client: Any) -> None:
+    """On a slow connection that takes longer than a lease, and a worker cannot renew what it does not have yet."""
+    table.publish(CALLS, "large", message("large", rest="x" * 5 * SLOWEST))
+    table.publish(CALLS, "small", message("small"))
+    table.sweep(LEASE_S, 2 * LEASE_S)
+    large, small = take(table, CALLS), take(table, CALLS)
+    assert tags(large + small) == ["large", "small"]
+    assert wait_until(lambda: table.sweep(LEASE_S, 2 * LEASE_S).restored, "a lease lapses") == ("small",)
+    table.renew(each.delivery for each in large)  # it has arrived: from now on its lease is as long as any
+    assert wait_until(lambda: table.sweep(LEASE_S, 2 * LEASE_S).restored, "its lease lapses", 4) == ("large",)
 
 
 def test_every_queue_has_its_turn_and_its_limit(table: Deliveries, client: Any) -> None:
