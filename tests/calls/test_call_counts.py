@@ -22,6 +22,8 @@ from tests.calls.counting import SOCKET, read_counts
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER, Worker, wait_until
 
+pytestmark = pytest.mark.timeout(300)  # what is counted runs several times as long
+
 Counts = dict[str, int]
 
 RECORDED: dict[str, dict[str, Any]] = json.loads((Path(__file__).parents[1] / "data" / "call_counts.json").read_text())
