@@ -46,8 +46,8 @@ def wait_until(found: Callable[[], T | None], what: str, timeout_s: float = 20.0
 
 
 async def until(found: Callable[[], object], timeout_s: float = 20.0) -> None:
-    """Return once something is true, which may take other tasks of this event loop; fails the test when it is not in
-    time. `found` may be a coroutine function.
+    """Return once `found()` is true, which may depend on other tasks of this event loop; fails the test, quoting
+    `found`, if that takes too long. It may be a coroutine function.
     """
     try:
         await AsyncRetrying(**_looks(timeout_s, 0.01))(found)

@@ -70,8 +70,7 @@ TAKE = (
         local home = redis.call('HGET', records_prefix .. tag, 'home')
         return home and redis.call('ZSCORE', all_parked, home .. '\n' .. tag)
     end
-    -- Its lease begins when it has arrived, `transfer_s` from now: until then its worker cannot renew it.
-    local function take(tag, home, place, call_marker, withdrawal, new_entry, is_quarantined, transfer_s)
+    local function take(tag, home, place, call_marker, withdrawal, new_entry, is_quarantined)
         local marked = redis.pcall('HMGET', call_marker, 'mark', 'owner', 'deliveries', 'begun', 'parked')
         if marked.err and string.find(marked.err, 'WRONGTYPE') then
             -- Nobody knows whether it has begun: it is not run, and its queue goes on.
@@ -92,7 +91,7 @@ TAKE = (
             redis.call('HSET', unacked, tag, new_entry)
             has_entry = true
         end
-        redis.call('ZADD', leases, now + (transfer_s or 0), home .. '\n' .. tag)
+        redis.call('ZADD', leases, now, home .. '\n' .. tag)
         redis.call('ZREM', place, tag)
         local count = (tonumber(earlier or '') or 0) + 1  -- a damaged marker must not stop the worker
         local fields = {'deliveries', count}

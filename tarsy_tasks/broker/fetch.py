@@ -28,7 +28,7 @@ from tarsy_tasks.broker.task_names import CALL_TOOL, PREFIX, REQUEST
 __all__ = ["FetchedMessage", "Fetcher", "declare_fetch", "fetch", "read_fetched"]
 
 _BATCH_BYTES = 1024 * 1024
-"""After so many bytes no further message is popped: a worker reads them all at once."""
+"""After so many bytes no further message is popped: a worker receives and reads them all at once."""
 _SHOWN = 100
 
 
@@ -76,9 +76,9 @@ _LEASE = r"""
     local function lease(name, home, message)
         local tag, is_call, session = read_tag(message)
         if is_call and session ~= '' and pass_on(session, tag, name, home, message) then return nil end
-        local text = #message > largest_bytes and '' or message
         local found = take(tag, home, waiting_prefix .. home, marker_prefix .. tag, withdrawn_prefix .. tag,
-            name .. '\n\n' .. message, not is_call, #text / slowest)
+            name .. '\n\n' .. message, not is_call)
+        local text = #message > largest_bytes and '' or message
         local counted = is_call and found[2] == '' and count_call(home, home .. '\n' .. tag) or nil
         local begun = (counted or found[4] ~= '') and found[4] or nil
         return {name, tag, found[1], found[2], found[3], text, begun, counted}
@@ -179,6 +179,13 @@ _IN_TURN = r"""
     pcall(settle)
     trouble = trouble or refused
     if trouble and #fetched == 0 then return trouble end
+    if bytes > batch_bytes then  -- leases begin when all should have arrived: the worker cannot renew them before
+        local sent = 0
+        for _, found in ipairs(fetched) do sent = sent + #found[6] end
+        for _, found in ipairs(fetched) do
+            redis.call('ZADD', leases, 'XX', now + sent / slowest, home_of(found[1]) .. '\n' .. found[2])
+        end
+    end
     if passed_on > 0 and #fetched == 0 then fetched[1] = {passed_from} end
     report_left_out(fetched, unseen)
     return fetched

@@ -41,7 +41,8 @@ class Blocking:
 
     async def __call__(self, call, proceed):
         if call.arguments.get("key") == "blocks":
-            GATES["blocks"].read_text()  # until the other end has been opened, and closed
+            with GATES["blocks"].open() as gate:
+                gate.read()  # until the other end is closed
         return await proceed()
 
 

@@ -212,7 +212,7 @@ def test_an_agent_cancels_a_parked_call(tools: ToolExecutor, table: Any, ledger:
     view = wait_for_parked(table, pending.id)
     pending.cancel()
     assert pending.result().outcome is Outcome.CANCELLED
-    # Soon after the cancel all of it is deleted.
+    # Soon after the cancellation, everything that is known of it is deleted.
     assert parked_calls.decide(table, view, is_approved=True, by="ann") in {Decided.WITHDRAWN, Decided.UNKNOWN}
     assert ledger.runs("add")["cancelled"] == 0
 

@@ -4,6 +4,8 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -61,8 +63,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory for PYTHONPATH with the distribution of a user."""
     directory = tmp_path_factory.mktemp("installed")
     shutil.copy(house_rules.__file__, directory)
-    for gate in ("blocks", "waits"):
-        os.mkfifo(directory / gate)
+    for gate in house_rules.GATES.values():
+        os.mkfifo(directory / gate.name)
     metadata = directory / "house_rules-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: house-rules\nVersion: 1.0\n")
@@ -85,6 +87,21 @@ def worker(start_worker: StartWorker, installed: Path, ledger: Ledger) -> Worker
 def call(key: str, tool: str = "look") -> ToolResult:
     with ToolExecutor(timeout_s=20) as tools:
         return tools.execute(f"desk.{tool}", {"key": key})
+
+
+@contextmanager
+def opened(gate: Path) -> Iterator[None]:
+    """While it is open, an interceptor waits there; it has come to it when this begins."""
+
+    def has_come() -> int | None:
+        with suppress(OSError):  # nobody reads there yet
+            return os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
+
+    file = wait_until(has_come, f"an interceptor waits at {gate.name}")
+    try:
+        yield
+    finally:
+        os.close(file)
 
 
 def test_a_call_passes_interceptors_in_the_configured_order() -> None:
@@ -155,10 +172,10 @@ def test_what_may_have_run_is_not_requeued(ledger: Ledger) -> None:
 def test_one_that_blocks_the_event_loop_is_named(worker: Worker, installed: Path) -> None:
     with ToolExecutor(timeout_s=60) as tools:
         waits = tools.submit("desk.look", {"key": "waits"})
-        with (installed / "waits").open("w"):  # once the other end is open
+        with opened(installed / "waits"):
             blocks = tools.submit("desk.look", {"key": "blocks"})
-            with (installed / "blocks").open("w"):
-                worker.wait_for_log("the event loop, which all calls share, did not respond for ")
+            with opened(installed / "blocks"):
+                worker.wait_for_log("(house_rules.py, line ")  # that the event loop did not respond there
             assert blocks.result().outcome is Outcome.OK
         assert waits.result().outcome is Outcome.OK
     worker.wait_for_log("the interceptor blocking blocked the event loop, which all calls share, for ")
@@ -166,7 +183,7 @@ def test_one_that_blocks_the_event_loop_is_named(worker: Worker, installed: Path
     named = re.findall(
         r"the interceptor (\w+) blocked the event loop, which all calls share, for \d{4,} ms", worker.log
     )
-    assert set(named) == {"blocking"}, "neither one that waits, nor one around it"
+    assert set(named) <= {"blocking"}, "neither one that waits, nor one around it"
 
 
 def test_arguments_can_be_changed_before_they_are_sent(ledger: Ledger) -> None:

@@ -59,7 +59,7 @@ def test_an_idle_server_is_known_by_what_it_was(tools: ToolExecutor) -> None:
     assert tools.execute("later.look", {"key": "a"}).outcome is Outcome.OK
 
     def idle_again() -> ServerStatus | None:
-        found = tools.server("later")  # what is known of it may be of before the call
+        found = tools.server("later")  # what is known of it may be from before the call
         return found if found.state is ServerState.IDLE and found.capabilities else None
 
     idle = wait_until(idle_again, "it is idle again")

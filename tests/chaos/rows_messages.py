@@ -22,7 +22,7 @@ _SET_ASIDE_S = 60.0
 _UNSERVED_S = 3.0
 _LATE_S = 1.0
 _MUCH_SLOWER = 4
-"""How much longer 50 MB may take than another call: seconds of CPU in each of the processes that they go through."""
+"""By this factor a call with 50 MB may take longer than others: it costs seconds of CPU in each process on its way."""
 
 
 def a_message_kills_its_worker(stage: Stage, form: Form) -> Tally:

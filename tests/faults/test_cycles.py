@@ -164,8 +164,7 @@ def test_a_lost_call_that_cannot_be_sent_again_may_have_run(directory: Path) -> 
             tool = (await connection.connected()).tools["look"]
             invocation, _ = invocation_of(connection, tool, "held")
             running = asyncio.create_task(invocation.run())
-            async with asyncio.timeout(20):
-                await until(ledger.runs)
+            await until(lambda: ledger.runs())
             kill_server(psutil.Process(), ledger.path)
             with pytest.raises(CallError, match="The tool may have run") as caught:
                 await running

@@ -1,4 +1,5 @@
-"""Takes its time to start, and records how many others do meanwhile: `slow_to_start.py DIRECTORY PROGRAM [ARGUMENTS]`.
+"""Starts slowly, and records how many do so at the same time, itself included:
+`slow_to_start.py DIRECTORY PROGRAM [ARGUMENTS]`.
 
 While it starts there is a file `PID.starting` in the directory. Then it writes `PID.records`, with the number of these
 files and when it began and ended, and becomes that program.

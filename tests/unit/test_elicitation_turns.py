@@ -16,7 +16,7 @@ def on_a_connection(act: Callable[[ElicitationConnection], Awaitable[None]]) -> 
         shared = build_connections([ServerConfig(name="old", command="server")], context)["old"]
         elicitation = ElicitationConnection(shared, context)
         elicitation.takes_turns = True
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await act(elicitation)
 
     asyncio.run(main())

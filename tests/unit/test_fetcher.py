@@ -67,7 +67,7 @@ def test_a_connection_lost_during_a_stop_is_not_opened_again(client: Any, proxie
     async def act(fetcher: QueueFetcher) -> None:
         proxy.step_in(FETCH, hang_up)
         push(client, "a0")
-        await until(is_looking.is_set)
+        await until(lambda: is_looking.is_set())
         before = asyncio.all_tasks()
         stop = asyncio.get_running_loop().create_task(fetcher.stop())
         await asyncio.sleep(0)

@@ -91,11 +91,14 @@ def test_a_token_is_renewed_before_it_expires_without_a_wait(server: Guarded) ->
         assert await current(tokens) == "token-1"
         server.gate.set()
 
+        seen = ["token-1"]
+
         async def is_renewed() -> bool:
-            return await current(tokens) != "token-1"
+            seen.append(await current(tokens))
+            return seen[-1] != seen[0]
 
         await until(is_renewed)
-        assert (await current(tokens), server.tokens) == ("token-2", 2)
+        assert (seen[-1], server.tokens) == ("token-2", 2)
 
     async def in_time(tokens: TokenSource) -> None:
         await asyncio.wait_for(use(tokens), 20)
