@@ -291,7 +291,7 @@ def test_it_ends_when_a_process_ends(tmp_path: Path) -> None:
     try:
         up.wait_for_log(" ready.")
         beat = wait_until(
-            lambda: next((child for child in up.children() if "beat" in read_command(child)), None), "beat", 60
+            lambda: next((child for child in up.children() if "beat" in read_command(child)), None), "beat"
         )
         beat.kill()
         assert up.process.wait(30) == 1
