@@ -18,10 +18,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-__all__ = ["SLOWEST", "AsyncRedisExchange", "NotSentError", "Receiver", "Subscription"]
+__all__ = ["AsyncRedisExchange", "NotSentError", "Receiver", "Subscription"]
 
 _TIMEOUT_S = 5.0
-SLOWEST = 1_000_000
+_SLOWEST = 1_000_000
 """Bytes per second that a connection manages at least: what is large has more time."""
 _GRACE_S = 1.0
 """For a reply that is late on a connection on which others have just come."""
@@ -242,7 +242,7 @@ class _Replies(asyncio.Protocol):
         while self._unsent and len(self._waiting) < _WINDOW:
             receiver, count, commands = self._unsent.popleft()
             if not receiver.done():  # its waiter was cancelled
-                late_at += len(commands) / SLOWEST
+                late_at += len(commands) / _SLOWEST
                 self._waiting.append((receiver, count, late_at))
                 out.append(commands)
         if out:

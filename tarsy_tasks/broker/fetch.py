@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.async_exchange import SLOWEST
 from tarsy_tasks.broker.begun import read_begun
 from tarsy_tasks.broker.deliveries import CallState, Delivery, as_text
 from tarsy_tasks.broker.entries import MARKER_TTL_S, TAKE
@@ -28,7 +27,7 @@ from tarsy_tasks.broker.task_names import CALL_TOOL, PREFIX, REQUEST
 __all__ = ["FetchedMessage", "Fetcher", "declare_fetch", "fetch", "read_fetched"]
 
 _BATCH_BYTES = 1024 * 1024
-"""After so many bytes no further message is popped: a worker receives and reads them all at once."""
+"""After so many bytes no further message is popped: a worker reads them all at once."""
 _SHOWN = 100
 
 
@@ -179,13 +178,6 @@ _IN_TURN = r"""
     pcall(settle)
     trouble = trouble or refused
     if trouble and #fetched == 0 then return trouble end
-    if bytes > batch_bytes then  -- leases begin when all should have arrived: the worker cannot renew them before
-        local sent = 0
-        for _, found in ipairs(fetched) do sent = sent + #found[6] end
-        for _, found in ipairs(fetched) do
-            redis.call('ZADD', leases, 'XX', now + sent / slowest, home_of(found[1]) .. '\n' .. found[2])
-        end
-    end
     if passed_on > 0 and #fetched == 0 then fetched[1] = {passed_from} end
     report_left_out(fetched, unseen)
     return fetched
@@ -219,7 +211,6 @@ def declare_fetch(
     values = constants(
         marker_ttl_s=MARKER_TTL_S,
         largest_bytes=LARGEST_BYTES,
-        slowest=SLOWEST,
         batch_bytes=_BATCH_BYTES,
         at_once=4,
         longest_name=LONGEST_NAME,

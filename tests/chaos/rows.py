@@ -44,7 +44,12 @@ ROWS = [
     Row("slow", "a call that takes several leases", _DEPLOYMENT, rows_servers.a_call_takes_several_leases),
     Row("agent", "agent killed while it waits", _DEPLOYMENT, rows_neighbours.an_agent_is_killed),
     Row("nobody", "a queue that no worker serves", _DEPLOYMENT, rows_messages.nobody_serves),
-    Row("large", "50 MB of arguments, a result that cannot be stored", _DEPLOYMENT, rows_messages.they_are_large),
+    Row(
+        "large",
+        "arguments of 50 MB (short form: 10), a result that cannot be stored",
+        _DEPLOYMENT,
+        rows_messages.they_are_large,
+    ),
     Row("restarted", "Redis killed and restarted (AOF)", _DEPLOYMENT, rows_redis.it_is_restarted),
     Row("frozen", "Redis frozen", _DEPLOYMENT, rows_redis.it_is_frozen),
     Row("connections", "connections cut again and again (CLIENT KILL)", _DEPLOYMENT, rows_redis.connections_are_cut),

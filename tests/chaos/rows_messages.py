@@ -21,8 +21,6 @@ _ATTEMPTS = 3
 _SET_ASIDE_S = 60.0
 _UNSERVED_S = 3.0
 _LATE_S = 1.0
-_MUCH_SLOWER = 4
-"""By this factor a call with 50 MB may take longer than others: it costs seconds of CPU in each process on its way."""
 
 
 def a_message_kills_its_worker(stage: Stage, form: Form) -> Tally:
@@ -113,11 +111,13 @@ def they_are_bad(stage: Stage, form: Form) -> Tally:
 
 
 def they_are_large(stage: Stage, form: Form) -> Tally:
-    """Arguments of 50 MB, and a result that Redis does not take."""
-    tools = stage.tools(_MUCH_SLOWER * form.deadline_s)
+    """Very large arguments, and a result that Redis does not take."""
+    tools = stage.tools(form.deadline_s)
     load = stage.load("beside-large")
     load.start(IN_FLIGHT)
-    huge = tools.submit(ToolCall(id="huge", name="desk.look", arguments={"key": "huge", "rest": "x" * 50_000_000}))
+    huge = tools.submit(
+        ToolCall(id="huge", name="desk.look", arguments={"key": "huge", "rest": "x" * form.large_bytes})
+    )
     tally = Tally(calls=2)
     results = [huge.result()]
     with _small_values_only(stage):

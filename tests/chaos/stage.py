@@ -72,6 +72,8 @@ class Form:
         deadline_s: How long an agent waits for a call.
         measured_s: How long latencies are measured.
         slower: How many times slower calls of other servers may get.
+        large_bytes: How large arguments are. 50 MB cost Redis a second of CPU time, in which it answers nobody; on a
+            busy machine that is longer than others wait for a reply.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Form:
     deadline_s: float
     measured_s: float
     slower: float
+    large_bytes: int
 
 
 SHORT = Form(
@@ -99,6 +102,7 @@ SHORT = Form(
     deadline_s=30,
     measured_s=1.5,
     slower=20,  # machines of a CI are noisy, but a worker that stands still is worse
+    large_bytes=10_000_000,
 )
 LONG = Form(
     "long",
@@ -112,6 +116,7 @@ LONG = Form(
     deadline_s=120,
     measured_s=15,
     slower=1.5,
+    large_bytes=50_000_000,
 )
 
 

@@ -9,7 +9,6 @@ import redis
 from redis.exceptions import ResponseError
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.async_exchange import SLOWEST
 from tarsy_tasks.broker.deliveries import CallState, Deliveries
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.fetch import FetchedMessage, fetch, read_fetched
@@ -75,19 +74,6 @@ def test_what_a_lost_worker_fetched_is_delivered_again(table: Deliveries, client
     restored = wait_until(lambda: table.sweep(LEASE_S, 2 * LEASE_S).restored, "their leases lapse")
     assert set(restored) == {"foreign", "own"}
     assert [each.delivery.count for each in take(table, CALLS)] == [2, 2]
-
-
-def test_the_leases_of_large_messages_begin_when_they_have_arrived(table: Deliveries, client: Any) -> None:
-    """Over a slow connection that may take longer than a lease, and a worker cannot renew what it does not have yet."""
-    sizes = {"before": 1, "large": 30 * SLOWEST, "behind": 1}
-    for tag, size in sizes.items():
-        table.publish(CALLS, tag, message(tag, rest="x" * size))
-    table.sweep(0, 0)
-    together, alone = take(table, CALLS), take(table, CALLS)
-    assert (tags(together), tags(alone)) == (["before", "large"], ["behind"])
-    assert table.sweep(0, 60).restored == ("behind",)
-    table.renew(each.delivery for each in together)  # they have arrived
-    assert set(table.sweep(0, 60).restored) == {"before", "large"}
 
 
 def test_every_queue_has_its_turn_and_its_limit(table: Deliveries, client: Any) -> None:
