@@ -32,13 +32,8 @@ class CustomPatterns:
     def __init__(self, patterns: Sequence[str]) -> None:
         self._patterns = [compile_pattern(pattern) for pattern in patterns]
 
-    def __bool__(self) -> bool:
-        return bool(self._patterns)
-
     def find(self, text: str) -> Iterator[Edit]:
         """What is to be masked. Raises `TimeoutError` when the patterns take far too long on this text."""
-        if not self._patterns:
-            return
         last_s = time.thread_time() + _CPU_S + _CPU_S_PER_CHARACTER * len(text)
         searched = text if _is_encodable(text) else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         for pattern in self._patterns:

@@ -168,7 +168,7 @@ class Masker:
         elsewhere: Masks a text in another process, if that is worth it; None if it does not.
     """
 
-    patterns: CustomPatterns = field(default_factory=lambda: CustomPatterns(()))
+    patterns: CustomPatterns | None = None
     known: KnownSecrets = field(default_factory=KnownSecrets)
     is_enabled: bool = True
     elsewhere: Callable[[str], str | None] | None = None
@@ -247,7 +247,8 @@ class Masker:
         draft.apply(_confined(draft, self.known.find(text, projection)))
         if self.is_enabled:
             self._mask_built_in(draft, depth)
-            draft.apply_last(_confined(draft, self.patterns.find(draft.text)))
+            if self.patterns:
+                draft.apply_last(_confined(draft, self.patterns.find(draft.text)))
         return draft.text
 
     def _is_harmless(self, text: str, projection: bytes) -> bool:
@@ -338,7 +339,8 @@ def build_masker(
         ValueError: There is no such group, or a pattern is invalid; the text says which.
     """
     optional = find_patterns(DEFAULT_GROUPS if groups is None else groups)
-    return Masker(CustomPatterns((*optional.values(), *patterns)), known or KnownSecrets(), is_enabled)
+    custom = [*optional.values(), *patterns]
+    return Masker(CustomPatterns(custom) if custom else None, known or KnownSecrets(), is_enabled)
 
 
 def mask_text(text: str, *, groups: Iterable[str] | None = None, patterns: Iterable[str] = ()) -> str:
