@@ -28,6 +28,7 @@ from tarsy_tasks.telemetry.audit import AuditFilter, read_audit
 from tests.calls.audit_entries import only_entry
 from tests.cli.commands import run_command
 from tests.conftest import StartWorker
+from tests.gates import make_gate, open_gate
 from tests.plants import know
 from tests.processes import Worker, environment_of, free_port, listening, wait_until
 from tests.servers import lengthy
@@ -280,12 +281,12 @@ def test_over_the_quota_the_oldest_go(tools: ToolExecutor, client: Any, worker: 
 def test_a_full_redis_does_not_take_the_answer_away(
     tools: ToolExecutor, client: Any, worker: Worker, tmp_path: Path
 ) -> None:
-    began, go_on = tmp_path / "began", tmp_path / "go on"
+    began, go_on = tmp_path / "began", make_gate(tmp_path / "go on")
     pending = tools.submit("stdio.report", {"lines": LINES, "began": str(began), "wait_for": str(go_on)})
     wait_until(began.exists, "the tool runs")
     client.config_set("maxmemory", 1)
     try:
-        go_on.touch()
+        open_gate(go_on)
         result = pending.result()
     finally:
         client.config_set("maxmemory", 0)
@@ -351,7 +352,7 @@ def test_the_command_reads_a_part(tools: ToolExecutor, worker: Worker) -> None:
 def test_after_a_killed_worker_the_whole_can_be_read(
     tools: ToolExecutor, start_worker: StartWorker, worker: Worker, tmp_path: Path
 ) -> None:
-    began, go_on = tmp_path / "began", tmp_path / "go on"
+    began, go_on = tmp_path / "began", make_gate(tmp_path / "go on")
     mortal = {"mortal": warm_command(lengthy.__file__)}
     first = start_worker(mortal, settings=SHORT_LEASE)
     with environment_of(first):
@@ -360,7 +361,7 @@ def test_after_a_killed_worker_the_whole_can_be_read(
     wait_until(began.exists, "the tool runs")
     first.process.kill()
     start_worker(mortal, settings=SHORT_LEASE)
-    go_on.touch()
+    open_gate(go_on)
     result = pending.result()
     assert result.outcome is Outcome.OK
     assert read_all(agent, handle_of(result)).count("\n") == LINES - 1

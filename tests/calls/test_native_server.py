@@ -10,6 +10,7 @@ import redis
 from tarsy_tasks import ErrorCode, Outcome, ToolExecutor
 from tarsy_tasks.telemetry.audit import AuditFilter, read_audit
 from tests.conftest import StartWorker
+from tests.gates import make_gate, open_gate
 from tests.plants import know
 from tests.processes import Worker, wait_until
 from tests.servers import native_tools
@@ -77,9 +78,9 @@ def test_a_function_that_fails_fails_only_its_call(tools: ToolExecutor, tool: st
 
 
 def test_functions_that_do_not_return_end_at_the_limit(tools: ToolExecutor, tmp_path: Path) -> None:
-    began, release, cancelled = (tmp_path / name for name in ("began", "release", "cancelled"))
+    began, cancelled, gate = tmp_path / "began", tmp_path / "cancelled", make_gate(tmp_path / "gate")
     calls = [
-        ("ops.block", {"began": str(began), "wait_for": str(release)}),
+        ("ops.block", {"began": str(began), "wait_for": str(gate)}),
         ("ops.hang", {"cancelled": str(cancelled)}),
         ("ops.in-order", {"items": [2, 1]}),
     ]
@@ -88,7 +89,7 @@ def test_functions_that_do_not_return_end_at_the_limit(tools: ToolExecutor, tmp_
     assert fine.content == "[1, 2]"
     assert began.exists()
     wait_until(cancelled.exists, "what is awaited is cancelled")
-    release.touch()
+    open_gate(gate)
 
 
 def test_a_module_that_cannot_be_imported_fails_its_server_only(worker: Worker, tools: ToolExecutor) -> None:

@@ -27,6 +27,7 @@ from tarsy_tasks import (
 from tarsy_tasks.broker import keys
 from tarsy_tasks.telemetry.metrics import read_metrics
 from tests.conftest import StartWorker
+from tests.gates import make_gate, open_gate
 from tests.plants import know
 from tests.processes import Worker, free_port, listening, wait_until
 from tests.servers import either_era, player_stdio
@@ -121,12 +122,12 @@ def test_asyncio_agents_get_the_same(worker: Worker) -> None:
 
 def test_a_function_is_called_with_progress_until_the_answer(tools: ToolExecutor, tmp_path: Path) -> None:
     seen: list[CallProgress] = []
-    go_on = tmp_path / "go-on"
+    go_on = make_gate(tmp_path / "go-on")
     steps = [{"progress": {"progress": 1}}, {"wait_for": str(go_on)}, {"progress": {"progress": 2}}]
     pending = tools.submit("player.play", {"steps": steps}, on_progress=seen.append)
     wait_until(lambda: seen, "it is called while the call runs")
     assert not pending.done()
-    go_on.touch()
+    open_gate(go_on)
     assert pending.result().outcome is Outcome.OK
     assert [each.progress for each in seen] == [1, 2]
 
@@ -247,7 +248,7 @@ def test_a_new_attempt_is_an_event(tools: ToolExecutor, tmp_path: Path) -> None:
 
 
 def test_a_cancelled_call_ends_its_events(tools: ToolExecutor, tmp_path: Path) -> None:
-    pending = play(tools, {"progress": {}}, {"wait_for": str(tmp_path / "never")})
+    pending = play(tools, {"progress": {}}, {"wait_for": str(make_gate(tmp_path / "never"))})
     events = pending.events()
     assert isinstance(next(events), CallProgress)
     pending.cancel()

@@ -13,6 +13,7 @@ from tarsy_tasks import Outcome, ToolExecutor
 from tarsy_tasks.telemetry.audit import AuditFilter, read_audit
 from tarsy_tasks.telemetry.metrics import read_metrics
 from tests.conftest import StartWorker
+from tests.gates import make_gate, open_gate
 from tests.processes import Worker, wait_until
 from tests.servers import noticeboard
 from tests.servers.noticeboard import NOTICE
@@ -31,9 +32,9 @@ class Boards:
         path = str(self._directory / (ledger or name))
         return {**warm_command(noticeboard.__file__, path, *options), **settings}
 
-    def release(self, name: str) -> None:
-        """What the server holds is answered."""
-        (self._directory / f"{name}.go").touch()
+    def hold(self, name: str) -> Path:
+        """From now on the server holds reads of `HELD`: the gate at which they wait."""
+        return make_gate(self._directory / f"{name}.gate")
 
     def lines(self, name: str) -> list[str]:
         path = self._directory / name
@@ -174,10 +175,11 @@ def test_the_audit_and_the_metrics_say_so(tools: ToolExecutor, client: Any) -> N
 
 
 def test_all_who_read_at_once_get_one_answer(tools: ToolExecutor, client: Any, boards: Boards) -> None:
+    gate = boards.hold("new")
     with ThreadPoolExecutor(4) as threads:
         reads = [threads.submit(tools.read_resource, noticeboard.HELD, server="new") for _ in range(4)]
         wait_until(lambda: boards.count("new", noticeboard.HELD), "the server has the read")
-        boards.release("new")
+        open_gate(gate)
         found = [each.result(20) for each in reads]
     assert {each.content for each in found} == {noticeboard.HELD}
     assert sorted(each.cached for each in found) == [False, True, True, True]
@@ -186,13 +188,13 @@ def test_all_who_read_at_once_get_one_answer(tools: ToolExecutor, client: Any, b
 
 def test_a_full_redis_costs_a_read_nothing(tools: ToolExecutor, client: Any, boards: Boards) -> None:
     """It is full when the server answers; calls that are sent while it is are refused."""
-    before = boards.count("old", noticeboard.HELD)
+    before, gate = boards.count("old", noticeboard.HELD), boards.hold("old")
     with ThreadPoolExecutor(1) as thread:
         read = thread.submit(tools.read_resource, noticeboard.HELD, server="old")
         wait_until(lambda: boards.count("old", noticeboard.HELD) > before, "the server has the read")
         client.config_set("maxmemory", 1)
         try:
-            boards.release("old")
+            open_gate(gate)
             result = read.result(20)
         finally:
             client.config_set("maxmemory", 0)

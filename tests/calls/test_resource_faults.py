@@ -12,6 +12,7 @@ import pytest
 
 from tarsy_tasks import Outcome, ResourceResult, ToolExecutor
 from tests.conftest import StartWorker, run_workers
+from tests.gates import make_gate, open_gate
 from tests.processes import Worker, free_port, listening, wait_until
 from tests.servers import library, noticeboard
 
@@ -74,6 +75,7 @@ def test_a_read_survives_its_http_server(
 ) -> None:
     port = free_port()
     command = [sys.executable, noticeboard.__file__, str(ledger), "--http", str(port), *options]
+    gate = make_gate(ledger.with_name(f"{ledger.name}.gate"))
     with ThreadPoolExecutor(1) as thread:
         with listening(command, port, tmp_path) as server:
             start_worker({"board": {"url": f"http://127.0.0.1:{port}/mcp", "replay": "never"}})
@@ -81,7 +83,7 @@ def test_a_read_survives_its_http_server(
             wait_until(lambda: reads_of(ledger), "the server has the read")
             server.process.kill()
             server.process.wait()
-        ledger.with_name(f"{ledger.name}.go").touch()
+        open_gate(gate)
         with listening(command, port, tmp_path):
             result = read.result(40)
     assert (result.outcome, result.content) == (Outcome.OK, noticeboard.HELD)

@@ -22,6 +22,7 @@ from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.telemetry.audit import AuditFilter, read_audit
 from tests.cli.commands import run_command
 from tests.conftest import StartWorker
+from tests.gates import make_gate, open_gate
 from tests.processes import Worker, wait_until
 from tests.redis_users import as_user
 from tests.servers import library, noticeboard
@@ -178,13 +179,14 @@ def test_what_is_not_accepted_is_said(tools: ToolExecutor, table: Any) -> None:
 
 
 def test_a_watch_lost_while_it_begins_is_not_kept(tools: ToolExecutor, table: Any, ledgers: Path) -> None:
+    gate = make_gate(ledgers / "old.gate")
     with ThreadPoolExecutor(1) as thread:
         beginning = thread.submit(tools.watch_resource, HELD, server="old")
         wait_until(lambda: count(ledgers / "old", f"subscribe {HELD}"), "the server is asked")
         [record] = table.keys("tarsy:watch:*")
         table.delete(record)
         wait_until(lambda: not table.zcard(keys.WATCHES), "the worker has found that it is gone")
-        (ledgers / "old.go").touch()
+        open_gate(gate)
         with pytest.raises(OutcomeError, match="was lost while the server was asked"):
             beginning.result(60)
     wait_until(lambda: count(ledgers / "old", f"unsubscribe {HELD}"), "nobody watches it")

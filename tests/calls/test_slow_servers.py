@@ -16,19 +16,20 @@ from tarsy_tasks.celery_app import TarsyApp, build_app
 from tarsy_tasks.telemetry.health_records import HealthStatus, ServerHealth, read_health
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
+from tests.gates import make_gate, open_gate
 from tests.processes import Worker, wait_until
 from tests.servers import misbehaving_stdio
 
 PLACES = 1 + (os.cpu_count() or 1)
 SLOW = [f"slow{number}" for number in range(PLACES + 2)]
-WAITS = 'date +%s.%N >> "$1"; while test -e "$0"; do sleep 0.05; done; shift; exec "$@"'
-"""A server that starts when the first file is gone, and writes into the second one when it was wanted."""
+WAITS = 'date +%s.%N >> "$1"; test -e "$0" && read -r line < "$0"; shift; exec "$@"'
+"""A server that starts when the gate is open, and writes into a file when it was wanted."""
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("slow")
-    (directory / "gate").touch()
+    make_gate(directory / "gate")
     return directory
 
 
@@ -82,7 +83,7 @@ def test_checks_keep_the_start_limit_and_find_nothing_unhealthy(
     assert began[PLACES] - began[0] > 3, "the others waited until then"
     found = read_health(client, SLOW)
     assert {each.status for each in found.values()} == {HealthStatus.UNKNOWN}, "their checks took 2.5 s"
-    (directory / "gate").unlink()
+    open_gate(directory / "gate")
     found = wait_until(
         lambda: all((found := read_health(client, SLOW))[name].healthy for name in SLOW) and found,
         "all are connected, and beat's checks are answered",
@@ -93,7 +94,7 @@ def test_checks_keep_the_start_limit_and_find_nothing_unhealthy(
 def test_a_slow_restart_is_unhealthy_but_raises_no_alert(
     worker: Worker, app: TarsyApp, client: Any, directory: Path
 ) -> None:
-    (directory / "gate").touch()
+    make_gate(directory / "gate")
     (process,) = worker.find_children(str(directory / "slow0.ledger"))
     process.kill()
     process.wait(5)
@@ -104,7 +105,7 @@ def test_a_slow_restart_is_unhealthy_but_raises_no_alert(
         lambda: (check(app, client, "slow0").checked_at or 0) > (first.checked_at or 0) + 5, "several checks later"
     )
     assert client.hget(keys.alert_state_key("slow0"), "said") == b"healthy"
-    (directory / "gate").unlink()
+    open_gate(directory / "gate")
     wait_until(lambda: read_health(client, ["slow0"])["slow0"].healthy, "it is well again")
     assert client.xrange(keys.ALERTS) == []
 
@@ -112,8 +113,7 @@ def test_a_slow_restart_is_unhealthy_but_raises_no_alert(
 def test_a_server_that_is_busy_with_one_call_is_healthy(
     worker: Worker, app: TarsyApp, client: Any, directory: Path
 ) -> None:
-    busy = directory / "busy"
-    busy.touch()
+    busy = make_gate(directory / "busy")
     with ToolExecutor(timeout_s=30) as tools:
         assert tools.execute(ToolCall(id="1", name="serial.echo", arguments={"text": "a"})).outcome is Outcome.OK
         pending = tools.submit(ToolCall(id="2", name="serial.act", arguments={"text": str(busy)}))
@@ -121,7 +121,7 @@ def test_a_server_that_is_busy_with_one_call_is_healthy(
         worker.wait_for_log("MCP server serial did not list its tools within 1 s: it is busy with 1 calls")
         found = wait_until(lambda: read_health(client, ["serial"])["serial"].check, "the check is answered")
         assert (found.healthy, found.is_busy) == (True, False), "it answered a moment ago"
-        busy.unlink()
+        open_gate(busy)
         assert pending.result().outcome is Outcome.OK
     assert "lost the session with MCP server serial" not in worker.log
 
@@ -132,8 +132,7 @@ def test_a_failed_refresh_is_reported_and_does_not_block_others(worker: Worker, 
         (answer,) = reply.values()
         return answer
 
-    busy = directory / "busy"
-    busy.touch()
+    busy = make_gate(directory / "busy")
     told = "MCP server `serial` failed to list its tools: it did not list its tools within 1 s"
     with ToolExecutor(timeout_s=30) as tools:
         pending = tools.submit(ToolCall(id="1", name="serial.act", arguments={"text": str(busy)}))
@@ -144,6 +143,6 @@ def test_a_failed_refresh_is_reported_and_does_not_block_others(worker: Worker, 
         assert "pong" in str(ask("ping")), "within 5 s"
         worker.wait_for_log(told)
         assert told in ask("mcp_sessions")["serial"]["last_error"]
-        busy.unlink()
+        open_gate(busy)
         assert pending.result().outcome is Outcome.OK
     wait_until(lambda: ask("mcp_refresh", server="serial")["ok"]["done"], "it lists them again")

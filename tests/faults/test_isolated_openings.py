@@ -12,15 +12,16 @@ from tarsy_tasks import ErrorCode, Outcome, ToolExecutor
 from tarsy_tasks.broker import keys
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
+from tests.gates import make_gate, open_gate
 from tests.processes import Worker, wait_until
 
 SHORT_LEASE = 'broker_transport_options = {"visibility_timeout": 2}\n'
-WAITS = 'while [ ! -e "$0" ]; do sleep 0.05; done; exec "$@"'
+WAITS = 'test -e "$0" && read -r line < "$0"; exec "$@"'
 
 
 @pytest.fixture(scope="module")
 def gate(directory: Path) -> Path:
-    """While it is not there, no session is opened."""
+    """While it is closed, no session is opened."""
     return directory / "gate"
 
 
@@ -47,14 +48,14 @@ def holder_of_new(client: Any, workers: list[Worker]) -> Worker:
 def test_a_worker_that_goes_while_it_opens_loses_nothing(
     start: Any, gate: Path, redis_url: str, number: signal.Signals
 ) -> None:
-    gate.unlink(missing_ok=True)
+    make_gate(gate)
     workers = [start(), start()]
     with redis.Redis.from_url(redis_url) as client, ToolExecutor(session="run", timeout_s=90) as tools:
         first = tools.submit("slow.count")
         holder = holder_of_new(client, workers)
         assert not client.hget(client.keys("tarsy:session:*")[0], "open")
         holder.ask_to_stop(number)
-        gate.touch()
+        open_gate(gate)
         counted = [first.result(), *(tools.execute("slow.count") for _ in range(2))]
         if number is signal.SIGTERM and counted[1].error_code is ErrorCode.SESSION_LOST:
             # It finished the call while it stopped; then the state is gone, which is said once.

@@ -7,6 +7,7 @@ import pytest
 from tarsy_tasks import Outcome, ToolCall, ToolExecutor
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
+from tests.gates import make_gate, open_gate
 from tests.processes import Worker, wait_until
 
 PARTY = 8
@@ -16,7 +17,7 @@ HTTP_PATH = "old/sse/none"
 @pytest.fixture(scope="module", autouse=True)
 def worker(start_worker: StartWorker, witness_url: str, directory: Path) -> Worker:
     def stdio(name: str, **settings: str) -> dict[str, object]:
-        return witness(Ledger(directory / name), "--party", str(PARTY), **settings)
+        return witness(Ledger(directory / name), "--gate", str(directory / "gate"), **settings)
 
     return start_worker(
         {
@@ -44,10 +45,13 @@ def test_calls_of_a_shared_session_do(tools: ToolExecutor) -> None:
     assert [count(tools, "together") for _ in range(3)] == ["1", "2", "3"]
 
 
-def test_calls_run_at_the_same_time(tools: ToolExecutor) -> None:
-    # None of them is answered before all have begun.
-    calls = [ToolCall(id=str(number), name="apart.meet", arguments={}) for number in range(PARTY)]
-    assert [result.content for result in tools.execute_many(calls)] == ["met"] * PARTY
+def test_calls_run_at_the_same_time(tools: ToolExecutor, directory: Path) -> None:
+    gate = make_gate(directory / "gate")
+    calls = [tools.submit(ToolCall(id=str(number), name="apart.meet", arguments={})) for number in range(PARTY)]
+    begun = Ledger(directory / "apart")
+    wait_until(lambda: len(begun.lines("run", "meet")) == PARTY, "all have begun before any is answered")
+    open_gate(gate)
+    assert [call.result().content for call in calls] == ["met"] * PARTY
 
 
 def test_the_process_of_each_call_is_gone_afterwards(tools: ToolExecutor, worker: Worker, directory: Path) -> None:

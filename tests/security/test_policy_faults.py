@@ -19,6 +19,7 @@ from tarsy_tasks.celery_app import TarsyApp, build_app
 from tarsy_tasks.telemetry.audit import AuditFilter, read_audit
 from tests.chaos.stage import can_fake_clocks, wrong_clock
 from tests.cli.commands import run_forked
+from tests.gates import make_gate, open_gate
 from tests.processes import DEMO_SERVER, Worker, environment_of, wait_until
 from tests.redis_users import url_of
 from tests.servers import misbehaving_stdio
@@ -160,7 +161,7 @@ def test_another_worker_tries_a_server_if_the_first_is_killed(
 ) -> None:
     hold, budget = tmp_path / "hold", keys.error_budget_key("frail")
     program = f"{sys.executable} {misbehaving_stdio.__file__} dies-in-mid-call"
-    script = f"while [ -e {hold} ]; do sleep 0.02; done; exec {program}"
+    script = f"test -e {hold} && read -r line < {hold}; exec {program}"
     entry = {
         "command": "sh",
         "args": ["-c", script],
@@ -173,14 +174,14 @@ def test_another_worker_tries_a_server_if_the_first_is_killed(
             for each in tools:
                 each.execute(ToolCall(name="frail.act", arguments={"text": "x"}))
         wait_until(lambda: admin.hget(budget, "until"), "it is suspended")
-        hold.touch()
+        make_gate(hold)
         admin.hset(budget, "until", "1.0")
         prober = wait_until(lambda: admin.hget(budget, "prober"), "a worker tries it").decode()
         lost = next(worker for worker in workers if prober.startswith(f"{worker.log_path.stem}@"))
         wait_until(lambda: lost.find_children(script), "its start is in progress")
         lost.process.kill()
         lost.process.wait()
-        hold.unlink()
+        open_gate(hold)
         assert admin.hget(budget, "prober") == prober.encode()
         admin.hset(budget, "until", "1.0")  # the time that it had is over
         wait_until(lambda: not admin.hget(budget, "until"), "the other one has tried it")

@@ -33,15 +33,14 @@ def add_witnesses(server: MCPServer) -> None:
     cancelled: set[str] = set()
 
     @server.tool()
-    async def dawdle(key: str) -> str:
-        """Work for half a minute."""
+    async def dawdle(key: str) -> None:
+        """Work until it is cancelled."""
         begun.add(key)
         try:
-            await asyncio.sleep(30)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             cancelled.add(key)
             raise
-        return "done at last"
 
     @server.tool()
     def fate(key: str) -> str:

@@ -1,7 +1,7 @@
 """An MCP server with long answers: `python lengthy.py [--http PORT]`."""
 
 import argparse
-import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,13 @@ def report(lines: int, wait_for: str = "", began: str = "") -> str:
 
     Args:
         began: A file that is made first.
-        wait_for: A file that has to exist, before it answers.
+        wait_for: A gate (`tests.gates`) that has to be open before it answers.
     """
     if began:
         Path(began).touch()
-    while wait_for and not Path(wait_for).exists():
-        time.sleep(0.02)
+    if wait_for:
+        with suppress(FileNotFoundError):
+            Path(wait_for).read_bytes()
     written = [f"{number:07} the quick brown fox jumps over the lazy dog" for number in range(lines)]
     if lines:
         written[lines // 2] = f"needle password: {SECRET}"

@@ -6,10 +6,12 @@ changed; `add` adds one, which changes the list. `ask_back` asks the client for 
 """
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 from mcp import MCPError
 from mcp.server.caching import CacheHint
 from mcp.server.lowlevel.server import NotificationOptions
@@ -33,7 +35,7 @@ SECRET = "password: hunter2hunter2"
 LARGE = "notice://board/large"
 MISSING = "notice://board/missing"
 HELD = "notice://board/held"
-"""Is read and subscribed to only when there is a file beside the ledger whose name ends in `.go`."""
+"""Is read and subscribed to only when the gate beside the ledger (`tests.gates`) is open, `<ledger>.gate`."""
 
 
 class Board:
@@ -41,15 +43,16 @@ class Board:
         self.ledger = ledger
         self.texts = {NOTICE: "closed", LARGE: "a line of text\n" * 69_000, "notice://board/secret": SECRET}
         self.subscribers: dict[str, list[Any]] = {}
-        self._go = ledger.with_name(f"{ledger.name}.go")
+        self._gate = ledger.with_name(f"{ledger.name}.gate")
 
     def note(self, line: str) -> None:
         with self.ledger.open("a") as file:
             file.write(f"{line}\n")
 
     async def wait(self, uri: str) -> None:
-        while uri == HELD and not self._go.exists():  # noqa: ASYNC110 - it is a file
-            await anyio.sleep(0.02)
+        if uri == HELD:
+            with suppress(FileNotFoundError):
+                await anyio.to_thread.run_sync(self._gate.read_bytes, abandon_on_cancel=True)
 
 
 def build_server(board: Board, ttl_ms: int | None) -> MCPServer:

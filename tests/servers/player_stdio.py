@@ -7,7 +7,7 @@ Plain JSON-RPC of the handshake era, without the SDK. The tools `play` and `repl
                  and `huge` stand for numbers, and `half a character` for that
     log          parameters of a log line
     times        how often to do what stands beside it, and `per_s`, how often a second
-    wait_for     a path; goes on once it exists
+    wait_for     a gate (`tests.gates`); goes on once it is open
     pause_s      seconds
     die_once     a path; the process ends, unless it exists, which it does from then on
 
@@ -19,6 +19,7 @@ import os
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,8 @@ def take(step: Message, token: Any) -> None:
             case {"log": params}:
                 write({"method": "notifications/message", "params": params})
             case {"wait_for": path}:
-                while not Path(path).exists():
-                    time.sleep(0.01)
+                with suppress(FileNotFoundError):
+                    Path(path).read_bytes()
             case {"pause_s": seconds}:
                 time.sleep(seconds)
             case {"die_once": path} if not Path(path).exists():

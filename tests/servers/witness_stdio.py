@@ -13,7 +13,8 @@ import os
 import signal
 import sys
 import threading
-import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 Message = dict[str, Any]
@@ -28,7 +29,7 @@ TOOLS: dict[str, Message] = {
     "grow": {},
 }
 """Each tool's hints. `look`, `renew` and `add` give their key back; `count` says how often it was called in this
-process; `meet` answers when as many of it run as `--party` says; `grow` adds a tool.
+process; `meet` answers when the gate that `--gate` names is open (`tests.gates`); `grow` adds a tool.
 """
 SCHEMA = {
     "type": "object",
@@ -140,8 +141,8 @@ class Server:
         timer.start()
 
     def meet(self, request: Message) -> None:
-        while self.count(b"run meet ") < self.options.party:
-            time.sleep(0.02)
+        with suppress(FileNotFoundError):
+            Path(self.options.gate).read_bytes()
         self.answer_text(request, "met")
 
     def tell_of_change(self) -> None:
@@ -172,7 +173,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("ledger")
     parser.add_argument("--probe", choices=["answers", "refused", "kills", "ignored"], default="answers")
-    parser.add_argument("--party", type=int, default=1)
+    parser.add_argument("--gate", default="")
     parser.add_argument("--flood", action="store_true", help="send notifications as fast as they are taken")
     parser.add_argument("--merciful", action="store_true", help="kill no worker")
     parser.add_argument("--lingers", action="store_true", help="neither a closed stdin nor SIGTERM ends it")

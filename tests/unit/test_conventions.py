@@ -36,6 +36,10 @@ def test_no_test_sleeps_or_patches() -> None:
         match node:
             case ast.Attribute(value=ast.Name(id="time"), attr="sleep"):
                 found.append(f"{where} sleeps")
+            # Without a delay it only lets other tasks go first.
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="asyncio" | "anyio"), attr="sleep"), args=[delay]):
+                if not (isinstance(delay, ast.Constant) and delay.value == 0):
+                    found.append(f"{where} sleeps")
             case ast.Attribute(value=ast.Name(id="monkeypatch" | "patch"), attr="setattr" | "setitem"):
                 found.append(f"{where} patches")
             case ast.Import(names=[ast.alias(name="unittest.mock"), *_]) | ast.ImportFrom(module="unittest.mock"):
