@@ -217,7 +217,7 @@ def parts_us(text: str) -> tuple[float, float, float]:
     """CPU of one call's masking of its result, of its entry in the audit, and of what is masked whatever is configured,
     by themselves."""
     from tarsy_tasks.broker.clock import RedisClock
-    from tarsy_tasks.broker.deliveries import Delivery
+    from tarsy_tasks.broker.delivery import Delivery
     from tarsy_tasks.broker.messages import CallMessage
     from tarsy_tasks.settings import Settings
     from tarsy_tasks.worker.calls.content import build_result

@@ -19,7 +19,7 @@ from tarsy_tasks.agent.redis_errors import connection_errors
 from tarsy_tasks.agent.selection import Selection
 from tarsy_tasks.agent.submitted import SubmittedCall
 from tarsy_tasks.agent.withdrawal import Withdrawal, withdraw
-from tarsy_tasks.broker.deliveries import CallState
+from tarsy_tasks.broker.delivery import CallState
 from tarsy_tasks.errors import BrokerUnavailable, CallError
 from tarsy_tasks.models import ToolResult
 

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 
 from tarsy_tasks.agent.connection import AgentConnection
-from tarsy_tasks.broker.deliveries import CallState
+from tarsy_tasks.broker.delivery import CallState
 
 __all__ = ["Withdrawal", "withdraw"]
 

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from tarsy_tasks.broker import fleet, keys, steps
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
-from tarsy_tasks.broker.deliveries import AuditWrite, CallState, Delivery, answer_slots, as_text, read_state
+from tarsy_tasks.broker.deliveries import answer_slots, as_text, read_state
+from tarsy_tasks.broker.delivery import AuditWrite, CallState, Delivery
 from tarsy_tasks.broker.large_results import LargeWrite, answer_large
 from tarsy_tasks.broker.limit_counters import OverLimit, answer_counted, begin_limited, give_back
 
@@ -129,7 +130,7 @@ class AsyncDeliveries:
         """As `Deliveries.requeue`."""
         if delivery.counted:
             await self._give_back(delivery)
-        await steps.requeue.run_async(self.exchange, home=delivery.queue, tag=delivery.tag)
+        await steps.requeue.run_async(self.exchange, **delivery.slots)
 
     async def _give_back(self, delivery: Delivery) -> None:
         await give_back.run_async(self.exchange, counted=delivery.take_counted())

@@ -10,7 +10,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from tarsy_tasks.broker.deliveries import Delivery
+from tarsy_tasks.broker.delivery import Delivery
 
 __all__ = ["Confined", "confine", "confined_to", "current_confinement", "require_fanout", "require_queue"]
 

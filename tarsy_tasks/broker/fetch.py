@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.begun import read_begun
-from tarsy_tasks.broker.deliveries import CallState, Delivery, as_text
+from tarsy_tasks.broker.deliveries import as_text
+from tarsy_tasks.broker.delivery import CallState, Delivery
 from tarsy_tasks.broker.entries import MARKER_TTL_S, TAKE
 from tarsy_tasks.broker.messages import DamagedMessage, read_message
 from tarsy_tasks.broker.priority_lists import IN_LUA, priority_of_list
@@ -80,7 +81,7 @@ _LEASE = r"""
         local text = #message > largest_bytes and '' or message
         local counted = is_call and found[2] == '' and count_call(home, home .. '\n' .. tag) or nil
         local begun = (counted or found[4] ~= '') and found[4] or nil
-        return {name, tag, found[1], found[2], found[3], text, begun, counted}
+        return {name, tag, found[1], found[5], found[2], found[3], text, begun, counted}
     end
     """
 _OWN_HOMES = r"""
@@ -191,9 +192,9 @@ def declare_fetch(
 
     The first `checks` names are queues of checks; the others leave `kept` of the room. A queue may have several lists,
     the most urgent first; while all of them have messages, seven of ten messages are interactive, two normal and one
-    batch (docs/limits.md). It returns for each message its list, tag, delivery count, state, owner and text, and the
-    lines of all who began it if there are any; and if it is counted in limits, these, as `Delivery.counted`. If it has
-    passed on all that it popped, it returns the queue of the last one alone.
+    batch (docs/limits.md). It returns for each message its list, tag, delivery count, requeues, state, owner and text,
+    and the lines of all who began it if there are any; and if it is counted in limits, these, as `Delivery.counted`. If
+    it has passed on all that it popped, it returns the queue of the last one alone.
 
     `instance` is the worker that takes them.
 
@@ -269,7 +270,7 @@ def read_fetched(reply: list[Any]) -> FetchedMessage:
         DamagedMessage: What Redis knows of its call cannot be read; or its decoder of JSON has read another id in the
             message than that it would be run with.
     """
-    name, tag, count, state, owner, text, *begun = reply
+    name, tag, count, requeues, state, owner, text, *begun = reply
     if (tag_text := as_text(tag)).encode() != tag:
         raise DamagedMessage("its id is not valid UTF-8")
     try:
@@ -278,6 +279,7 @@ def read_fetched(reply: list[Any]) -> FetchedMessage:
         raise DamagedMessage(f"its call is in an unknown state: {as_text(state)[:_SHOWN]!r}") from None
     name = as_text(name)
     delivery = Delivery(tag_text, keys.without_priority(name), count, known, as_text(owner), len(text))
+    delivery.requeues = requeues
     if name != delivery.queue:
         delivery.priority = priority_of_list(name)
     if begun:

@@ -23,7 +23,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.confinement import require_fanout, require_queue
-from tarsy_tasks.broker.deliveries import CallState, Deliveries, Delivery
+from tarsy_tasks.broker.deliveries import Deliveries
+from tarsy_tasks.broker.delivery import CallState, Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.fetch import FetchedMessage, Fetcher
 from tarsy_tasks.broker.kombu_message import Message, tag_by_call
@@ -35,15 +36,7 @@ from tarsy_tasks.broker.shares import forget_agents
 from tarsy_tasks.broker.task_headers import LONGEST_NAME, call_id_of, is_usable_id
 from tarsy_tasks.broker.task_names import CALLS
 
-__all__ = [
-    "ALIAS",
-    "CONNECTION_LOST",
-    "KEEPALIVE",
-    "Channel",
-    "QoS",
-    "Transport",
-    "broker_pool",
-]
+__all__ = ["ALIAS", "CONNECTION_LOST", "KEEPALIVE", "Channel", "QoS", "Transport", "broker_pool"]
 
 logger = logging.getLogger(__name__)
 

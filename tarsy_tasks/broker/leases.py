@@ -3,7 +3,7 @@
 Owns the list: the worker's `lease` renews what is on it. It outlives channels and connections, as the calls do.
 """
 
-from tarsy_tasks.broker.deliveries import Delivery
+from tarsy_tasks.broker.delivery import Delivery
 
 __all__ = ["hold_lease", "leased", "release_lease"]
 

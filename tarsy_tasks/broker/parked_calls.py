@@ -57,7 +57,7 @@ from enum import StrEnum
 from typing import Any
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.entries import MARKER_TTL_S
+from tarsy_tasks.broker.entries import END_UNCOUNTED, MARKER_TTL_S
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.parked_places import PLACES
 from tarsy_tasks.broker.parked_records import ParkedRecord
@@ -113,12 +113,13 @@ class Decided(StrEnum):
     NOW,
     UNBEGIN,
     PLACES,
+    END_UNCOUNTED,
     r"""
     local lease = home .. '\n' .. tag
     local is_leased = redis.call('ZSCORE', leases, lease)
     if is_leased and owner ~= '' then unbegin() end
     if not record.task and redis.call('EXISTS', withdrawn) == 1 then return 0 end
-    if not is_leased then return 1 end
+    if not has_lease() then return 1 end
     if redis.call('HEXISTS', unacked, tag) == 0 then
         redis.call('ZREM', leases, lease)
         return 1
@@ -144,7 +145,7 @@ class Decided(StrEnum):
     if next(kept) then redis.call('DEL', input) end
     for name, value in pairs(kept) do redis.call('HSET', input, name, value) end
     redis.call('EXPIRE', input, left_s + kept_s)
-    redis.call('HINCRBY', marker, 'deliveries', -1)
+    end_uncounted()
     redis.call('HDEL', marker, 'suspect', 'taken')  -- nobody has it: if it is withdrawn, its agent records that
     redis.call('HSET', marker, 'parked', 1)
     redis.call('EXPIRE', marker, left_s + marker_ttl_s)
@@ -165,6 +166,8 @@ def _park(
     *,
     home: str,
     tag: str,
+    delivery_count: int,
+    requeues: int,
     ends_at: float,
     record: Table,
     kept: Table,
@@ -203,13 +206,16 @@ class Parking:
     most: int = 0
     state_elsewhere: str = ""
 
-    def park(self, exchange: RedisExchange, home: str, tag: str) -> bool:
-        """Park a call that this worker has on a lease; False if nobody waits for it any more, or it is one too many."""
+    def park(self, exchange: RedisExchange, *, home: str, tag: str, delivery_count: int, requeues: int) -> bool:
+        """Park a call that this worker has on a lease; False if nobody waits for it any more, or it is one too many.
+        The arguments are `Delivery.slots`."""
         return bool(
             _park.run(
                 exchange,
                 home=home,
                 tag=tag,
+                delivery_count=delivery_count,
+                requeues=requeues,
                 ends_at=self.until,
                 record=self.record,
                 kept=dict(self.input_round),

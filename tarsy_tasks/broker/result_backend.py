@@ -30,7 +30,8 @@ from tenacity import (
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.confinement import current_confinement
-from tarsy_tasks.broker.deliveries import Deliveries, Delivery
+from tarsy_tasks.broker.deliveries import Deliveries
+from tarsy_tasks.broker.delivery import Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.large_results import LargeWrite, NotKeptError
 from tarsy_tasks.broker.received_json import read_json

@@ -13,7 +13,8 @@ moved by the worker that took it (`forward`).
 
 from tarsy_tasks.broker import fleet, keys
 from tarsy_tasks.broker.deliveries import as_text
-from tarsy_tasks.broker.entries import ANNOUNCE, ENTRIES
+from tarsy_tasks.broker.delivery import Delivery
+from tarsy_tasks.broker.entries import ANNOUNCE, END_UNCOUNTED, ENTRIES
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.script import NOW, Key, constants, script
 from tarsy_tasks.broker.steps import KEYS, PUBLISH, step
@@ -105,9 +106,11 @@ PASS_ON = (
 @step(
     NOW,
     ENTRIES,
+    END_UNCOUNTED,
     r"""
     if redis.call('HGET', session, 'holder') ~= holder then return 0 end
-    if redis.call('ZREM', leases, home .. '\n' .. tag) == 0 then return 1 end
+    if not has_lease() then return 1 end
+    redis.call('ZREM', leases, home .. '\n' .. tag)
     local in_flight = entry_of(tag, home)
     local queue, garbage_at, message = split_entry(in_flight or '')
     if not message then return 1 end
@@ -117,13 +120,23 @@ PASS_ON = (
     redis.call('ZADD', target_waiting, now, tag)
     redis.call('ZADD', queues, 'NX', now, target)
     -- If it is withdrawn now, the worker that takes it records that: so it stays `taken`.
-    redis.call('HINCRBY', marker, 'deliveries', -1)
+    end_uncounted()
     redis.call('HDEL', marker, 'suspect')
     redis.call('EXPIRE', marker, marker_ttl_s)
     return 1
     """,
 )
-def _forward(*, session: Key, target_waiting: Key, tag: str, home: str, holder: str, target: str) -> int: ...
+def _forward(
+    *,
+    session: Key,
+    target_waiting: Key,
+    tag: str,
+    home: str,
+    delivery_count: int,
+    requeues: int,
+    holder: str,
+    target: str,
+) -> int: ...
 
 
 # Agents list queues, too, under any names. One that may call every server can also fill lists whose names end with its
@@ -174,18 +187,18 @@ def _forward(*, session: Key, target_waiting: Key, tag: str, home: str, holder: 
 def _take_back(*, leaving: str, lease_s: float) -> list[bytes]: ...
 
 
-def forward(exchange: RedisExchange, tag: str, queue: str, session: str, holder: str) -> bool:
+def forward(exchange: RedisExchange, delivery: Delivery, session: str, holder: str) -> bool:
     """Move a message that this worker has leased into the affinity queue of the worker that holds its session; this
     delivery does not count. Returns False, and does nothing, if that worker holds it no longer.
 
     Args:
-        queue: Where it was taken from.
         session: The key of the session.
     """
-    home = queue.partition(keys.WORKER_MARK)[0]
-    target = keys.affinity_queue(home, holder)
-    slots = {"target_waiting": keys.waiting_key(target), "target": target, "session": session, "holder": holder}
-    return bool(_forward.run(exchange, tag=tag, home=queue, **slots))
+    target = keys.affinity_queue(delivery.queue.partition(keys.WORKER_MARK)[0], holder)
+    waiting = keys.waiting_key(target)
+    return bool(
+        _forward.run(exchange, **delivery.slots, session=session, holder=holder, target=target, target_waiting=waiting)
+    )
 
 
 def take_back(exchange: RedisExchange, lease_s: float, leaving: str = "") -> list[str]:

@@ -5,8 +5,8 @@ when each step is taken.
 
 An entry of the in-flight table is a text of three lines: queue, garbage time, message. A lease is one of two: queue and
 tag. The marker of a call is a hash with the fields `mark` (its state), `owner`, `begun` (who began it and when, a line
-each), `taken`, `message` (`entries`), `deliveries`, `lost_pops`, `suspect` (it is quarantined), `parked`
-(`parked_calls`) and `told` (its dead letter is in the audit and in the log).
+each), `taken`, `message` (`entries`), `deliveries`, `requeues` (deliveries that do not count), `lost_pops`, `suspect`
+(it is quarantined), `parked` (`parked_calls`) and `told` (its dead letter is in the audit and in the log).
 """
 
 from functools import partial
@@ -15,7 +15,7 @@ from typing import Any
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.audit_probe import PROBE_AUDIT
 from tarsy_tasks.broker.begun import LONGEST_CHARS
-from tarsy_tasks.broker.entries import ANNOUNCE, ENTRIES, MARKER_TTL_S, TAKE
+from tarsy_tasks.broker.entries import ANNOUNCE, END_UNCOUNTED, ENTRIES, MARKER_TTL_S, TAKE
 from tarsy_tasks.broker.script import NOW, Key, KnownKey, Table, constants, script
 
 ENDED_TTL_S = 600
@@ -70,14 +70,14 @@ PUBLISH = r"""
 def publish(*, queue: Key, tag: str, message: str, garbage_at: str, home: str) -> int: ...
 
 
-# Returns the delivery count, the state, the owner, and the lines of all who began it. The count is 0 if the message has
-# no entry, because its producer wrote none, and `new_entry` is empty.
+# Returns the delivery count, the state, the owner, the lines of all who began it, and how often it was requeued before.
+# The count is 0 if the message has no entry, because its producer wrote none, and `new_entry` is empty.
 @step(
     NOW,
     TAKE,
     "return take(tag, home, waiting, marker, withdrawn, new_entry, is_quarantined)",
 )
-def take(*, tag: str, home: str, new_entry: str, is_quarantined: bool) -> tuple[int, bytes, bytes, bytes]: ...
+def take(*, tag: str, home: str, new_entry: str, is_quarantined: bool) -> tuple[int, bytes, bytes, bytes, int]: ...
 
 
 BEGIN_CHECK = (
@@ -247,8 +247,10 @@ def record_dead_letter(*, tag: str, entry: str, limit: int) -> tuple[int, bytes]
     NOW,
     ENTRIES,
     ANNOUNCE,
+    END_UNCOUNTED,
     """
-    if redis.call('ZREM', leases, lease) == 0 then return 0 end
+    if not has_lease() then return 0 end
+    redis.call('ZREM', leases, lease)
     local in_flight = entry_of(tag, home)
     if not in_flight then return 0 end
     local queue, _, message = split_entry(in_flight)
@@ -258,35 +260,36 @@ def record_dead_letter(*, tag: str, entry: str, limit: int) -> tuple[int, bytes]
     pcall(announce, home)  -- the sweep announces it again; with old rules of Redis the rest must not be left out
     redis.call('ZADD', queues, 'NX', now, home)
     if redis.call('EXISTS', cancelled) == 1 then redis.call('SET', withdrawn, 1, 'EX', marker_ttl_s) end
-    redis.call('HINCRBY', marker, 'deliveries', -1)
+    end_uncounted()
     -- Nobody has it: if it is withdrawn now, its agent records that.
     redis.call('HDEL', marker, 'suspect', 'taken')
     redis.call('EXPIRE', marker, marker_ttl_s)
     return 1
     """,
 )
-def requeue(*, home: str, tag: str) -> int: ...
+def requeue(*, home: str, tag: str, delivery_count: int, requeues: int) -> int: ...
 
 
 # Returns 0, and does nothing, if the time has come, or nobody waits for it any more.
 @step(
     _LEASE,
     NOW,
+    END_UNCOUNTED,
     """
     local due = math.max(due_at, now + wait_s)
     if due <= now or redis.call('EXISTS', withdrawn) == 1 then return 0 end
-    if not redis.call('ZSCORE', leases, lease) then return 1 end
+    if not has_lease() then return 1 end
     local has_entry = redis.call('HEXISTS', unacked, tag) == 1
     if has_entry then redis.call('ZADD', delayed, due, lease) end  -- of another type, it fails: the lease is kept
     redis.call('ZREM', leases, lease)
     if not has_entry then return 1 end
-    redis.call('HINCRBY', marker, 'deliveries', -1)
+    end_uncounted()
     redis.call('HDEL', marker, 'suspect', 'taken')  -- as in `requeue`
     redis.call('EXPIRE', marker, marker_ttl_s + math.ceil(due - now))
     return 1
     """,
 )
-def delay(*, home: str, tag: str, due_at: float, wait_s: float) -> int: ...
+def delay(*, home: str, tag: str, delivery_count: int, requeues: int, due_at: float, wait_s: float) -> int: ...
 
 
 @step(NOW, "for _, lease in ipairs(renewed) do redis.call('ZADD', leases, 'XX', now, lease) end")

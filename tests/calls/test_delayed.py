@@ -14,7 +14,7 @@ from celery import Celery
 from celery.exceptions import InvalidTaskError, TaskRevokedError
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.deliveries import CallState
+from tarsy_tasks.broker.delivery import CallState
 from tarsy_tasks.celery_app import build_app
 from tests.conftest import StartWorker
 from tests.processes import DEMO_SERVER, Worker, wait_until

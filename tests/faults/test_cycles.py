@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor
-from tarsy_tasks.broker.deliveries import AuditWrite
+from tarsy_tasks.broker.delivery import AuditWrite
 from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.config import ServerConfig
 from tarsy_tasks.errors import CallError

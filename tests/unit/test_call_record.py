@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tarsy_tasks import ErrorCode, Outcome, ToolResult
 from tarsy_tasks.broker.clock import RedisClock
-from tarsy_tasks.broker.deliveries import Delivery
+from tarsy_tasks.broker.delivery import Delivery
 from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.broker.task_names import REQUEST
 from tarsy_tasks.methods import ANSWER_INPUT

@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from tarsy_tasks.broker.clock import RedisClock
-from tarsy_tasks.broker.deliveries import Delivery
+from tarsy_tasks.broker.delivery import Delivery
 from tarsy_tasks.broker.leases import hold_lease, release_lease
 from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.masking.masker import build_masker

@@ -9,7 +9,7 @@ import pytest
 from redis.exceptions import RedisError
 
 from tarsy_tasks import ErrorCode
-from tarsy_tasks.broker.deliveries import CallState
+from tarsy_tasks.broker.delivery import CallState
 from tarsy_tasks.config.servers import Timeouts
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import ANONYMOUS, Requeued

@@ -9,7 +9,8 @@ import redis
 from redis.exceptions import ResponseError
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.deliveries import CallState, Deliveries
+from tarsy_tasks.broker.deliveries import Deliveries
+from tarsy_tasks.broker.delivery import CallState
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.fetch import FetchedMessage, fetch, read_fetched
 from tarsy_tasks.broker.messages import DamagedMessage

@@ -10,7 +10,7 @@ import pytest
 from celery import signals
 from celery.worker import state
 
-from tarsy_tasks.broker.deliveries import CallState, Delivery
+from tarsy_tasks.broker.delivery import CallState, Delivery
 from tarsy_tasks.broker.messages import read_plain_arguments
 from tarsy_tasks.broker.task_names import CALL_TOOL
 from tarsy_tasks.celery_app import build_app

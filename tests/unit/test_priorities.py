@@ -15,7 +15,8 @@ from celery import Celery
 from tarsy_tasks import ToolCall, ToolExecutor, tool_signature
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.dead_letters import load, retry
-from tarsy_tasks.broker.deliveries import CallState, Deliveries
+from tarsy_tasks.broker.deliveries import Deliveries
+from tarsy_tasks.broker.delivery import CallState
 from tarsy_tasks.broker.fetch import FetchedMessage, fetch, read_fetched
 from tarsy_tasks.broker.priority_lists import list_of, lists_of, number_of, priority_of_list, priority_of_number
 from tarsy_tasks.broker.shares import Waiting, count_waiting, declare_fair_fetch

@@ -18,7 +18,8 @@ from tarsy_tasks.agent.results import read_listing
 from tarsy_tasks.broker import dead_letters
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
-from tarsy_tasks.broker.deliveries import CallState, Deliveries
+from tarsy_tasks.broker.deliveries import Deliveries
+from tarsy_tasks.broker.delivery import CallState
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.errors import CallError, PoisonMessage
 from tarsy_tasks.outcomes import ErrorCode, Outcome

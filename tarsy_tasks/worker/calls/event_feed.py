@@ -22,7 +22,7 @@ from redis.exceptions import RedisError
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.clock import RedisClock
-from tarsy_tasks.broker.deliveries import Delivery
+from tarsy_tasks.broker.delivery import Delivery
 from tarsy_tasks.call_events import CallLog, CallProgress, EventBatch
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.long_work import ASKED_S, LARGE_CHARS

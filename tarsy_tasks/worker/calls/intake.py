@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tarsy_tasks.broker.deliveries import CallState, Delivery
+from tarsy_tasks.broker.delivery import CallState, Delivery
 from tarsy_tasks.broker.principals import principal_of
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import ANONYMOUS, Answer

@@ -16,7 +16,7 @@ from functools import partial
 from redis.exceptions import RedisError
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.deliveries import Delivery
+from tarsy_tasks.broker.delivery import Delivery
 from tarsy_tasks.broker.session_directory import Bounds, Claim, ClaimState, SessionDirectory, session_key_of
 from tarsy_tasks.broker.session_handover import forward
 from tarsy_tasks.errors import CallError
@@ -248,9 +248,7 @@ class IsolatedSessions:
         return True
 
     def _pass_on(self, call: RunningCall, key: str, claim: Claim) -> Requeued:
-        delivery = _delivery_of(call)
-        slots = {"tag": delivery.tag, "queue": delivery.queue, "session": key, "holder": claim.holder}
-        delivery.pass_on = partial(forward, **slots)
+        _delivery_of(call).pass_on = partial(forward, session=key, holder=claim.holder)
         return Requeued("another worker holds its session", 0)
 
     def _hold(self, key: str, call: RunningCall, shared: ServerConnection, unknown_why: str) -> HeldSession:

@@ -11,7 +11,8 @@ from contextlib import asynccontextmanager, suppress
 
 from redis.exceptions import RedisError, ResponseError
 
-from tarsy_tasks.broker.deliveries import QUARANTINE_FROM_DELIVERY, CallState, Delivery
+from tarsy_tasks.broker.deliveries import QUARANTINE_FROM_DELIVERY
+from tarsy_tasks.broker.delivery import CallState, Delivery
 from tarsy_tasks.broker.limit_counters import OverLimit
 from tarsy_tasks.broker.redis_errors import ErrorKind, classify_error
 from tarsy_tasks.errors import CallError

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tarsy_tasks.broker.deliveries import Delivery
+from tarsy_tasks.broker.delivery import Delivery
 from tarsy_tasks.broker.parked_calls import ParkedRecord
 from tarsy_tasks.errors import CallError, ToolNameError
 from tarsy_tasks.interceptors import Call

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from celery.exceptions import Ignore
 
 from tarsy_tasks.broker.confinement import Confined
-from tarsy_tasks.broker.deliveries import Delivery
+from tarsy_tasks.broker.delivery import Delivery
 from tarsy_tasks.interceptors import Ending
 from tarsy_tasks.worker.calls.execution import CallRunner, WorkerStopping
 from tarsy_tasks.worker.calls.running_call import RunningCall

@@ -12,7 +12,7 @@ from celery.exceptions import Ignore, Reject, TimeLimitExceeded
 
 from tarsy_tasks.broker import keys, task_names
 from tarsy_tasks.broker.confinement import current_confinement
-from tarsy_tasks.broker.deliveries import Delivery
+from tarsy_tasks.broker.delivery import Delivery
 from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import Answer, Ending, Parked, Requeued

@@ -20,7 +20,7 @@ from celery.worker.consumer.control import Control
 from kombu.exceptions import ContentDisallowed
 
 from tarsy_tasks.broker.confinement import confined_to
-from tarsy_tasks.broker.deliveries import Delivery
+from tarsy_tasks.broker.delivery import Delivery
 from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.broker.refusal_log import RefusalLog
 from tarsy_tasks.broker.signing import explain

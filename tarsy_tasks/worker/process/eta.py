@@ -14,7 +14,7 @@ from celery.utils.time import maybe_iso8601
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from tarsy_tasks.broker.deliveries import CallState, Delivery
+from tarsy_tasks.broker.delivery import CallState, Delivery
 from tarsy_tasks.broker.redis_errors import ErrorKind, classify_error
 
 __all__ = ["InvalidETA", "handle_when_due"]

@@ -18,7 +18,8 @@ from typing import Any, Protocol
 from redis.exceptions import NoScriptError, ResponseError
 
 from tarsy_tasks.broker import keys, steps
-from tarsy_tasks.broker.deliveries import CallState, as_text
+from tarsy_tasks.broker.deliveries import as_text
+from tarsy_tasks.broker.delivery import CallState
 from tarsy_tasks.broker.fetch import FetchedMessage, read_fetched
 from tarsy_tasks.broker.messages import DamagedMessage
 from tarsy_tasks.broker.refusal_log import RefusalLog

@@ -22,7 +22,7 @@ from celery.worker.request import create_request_cls
 from redis.exceptions import RedisError
 from vine import promise
 
-from tarsy_tasks.broker.deliveries import Delivery
+from tarsy_tasks.broker.delivery import Delivery
 from tarsy_tasks.broker.fetch import FetchedMessage
 from tarsy_tasks.broker.leases import release_lease
 from tarsy_tasks.broker.messages import CallMessage, DamagedMessage, decode_body, read_plain_arguments

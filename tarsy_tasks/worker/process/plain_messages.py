@@ -4,7 +4,7 @@ from typing import Any
 
 from celery.worker import state
 
-from tarsy_tasks.broker.deliveries import CallState, Delivery
+from tarsy_tasks.broker.delivery import CallState, Delivery
 from tarsy_tasks.worker.process.task_signals import find_receivers
 
 __all__ = ["why_none_is_plain", "why_not_plain"]

@@ -25,7 +25,7 @@ from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
 from tarsy_tasks.broker.binding import decide_binding
 from tarsy_tasks.broker.confinement import confine
-from tarsy_tasks.broker.deliveries import Delivery
+from tarsy_tasks.broker.delivery import Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.kombu_transport import broker_pool
 from tarsy_tasks.broker.leases import release_lease

@@ -15,7 +15,7 @@ from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
 from tarsy_tasks.broker.confinement import confined_to
-from tarsy_tasks.broker.deliveries import Delivery
+from tarsy_tasks.broker.delivery import Delivery
 from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.broker.parked_calls import Parking
 from tarsy_tasks.broker.parked_states import announce, forget_state, store_state

@@ -15,7 +15,7 @@ from typing import Any
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.begun import Begun
 from tarsy_tasks.broker.clock import RedisClock
-from tarsy_tasks.broker.deliveries import AuditWrite, Delivery
+from tarsy_tasks.broker.delivery import AuditWrite, Delivery
 from tarsy_tasks.broker.messages import CallMessage, DamagedMessage, read_entry
 from tarsy_tasks.broker.principals import principal_of
 from tarsy_tasks.broker.priority_lists import priority_of_list

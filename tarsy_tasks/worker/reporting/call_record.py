@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from celery import states
 
 from tarsy_tasks.broker.begun import Begun
-from tarsy_tasks.broker.deliveries import AuditWrite
+from tarsy_tasks.broker.delivery import AuditWrite
 from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.broker.task_failures import build_task_failure
 from tarsy_tasks.call_events import CallProgress

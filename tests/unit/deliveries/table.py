@@ -9,7 +9,8 @@ import redis
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
-from tarsy_tasks.broker.deliveries import CallState, Deliveries, Delivery
+from tarsy_tasks.broker.deliveries import Deliveries
+from tarsy_tasks.broker.delivery import CallState, Delivery
 from tarsy_tasks.broker.sweep import Swept
 from tests.processes import wait_until
 

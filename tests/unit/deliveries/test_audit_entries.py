@@ -4,7 +4,8 @@ import pytest
 import redis
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.deliveries import AuditWrite, CallState, Deliveries, Delivery
+from tarsy_tasks.broker.deliveries import Deliveries
+from tarsy_tasks.broker.delivery import AuditWrite, CallState, Delivery
 from tests.unit.deliveries.table import MESSAGE, QUEUE, RESULT, begin, is_clean, on_a_loop, pop, state_of, withdraw
 
 

@@ -5,7 +5,8 @@ import redis
 from redis.exceptions import ResponseError
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.deliveries import CallState, Deliveries, Delivery
+from tarsy_tasks.broker.deliveries import Deliveries
+from tarsy_tasks.broker.delivery import CallState, Delivery
 from tests.processes import wait_until
 from tests.unit.deliveries.table import LEASE_S, MESSAGE, QUEUE, pop, state_of, sweep, withdraw
 

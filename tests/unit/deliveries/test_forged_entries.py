@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.deliveries import Deliveries, Delivery
+from tarsy_tasks.broker.deliveries import Deliveries
+from tarsy_tasks.broker.delivery import Delivery
 from tarsy_tasks.broker.fetch import fetch, read_fetched
 from tarsy_tasks.broker.input_rounds import give_answers
 from tarsy_tasks.broker.parked_calls import Decided, Parking, decide, load, wake_due
@@ -96,7 +97,7 @@ def expire(table: Deliveries, client: Any, delivery: Delivery) -> None:
 
 def pass_on(table: Deliveries, client: Any, delivery: Delivery) -> None:
     client.hset(SESSION, mapping={"principal": "sre", "holder": "w2"})
-    assert forward(table.exchange, "a", delivery.queue, SESSION, "w2")
+    assert forward(table.exchange, delivery, SESSION, "w2")
 
 
 def lose_in_affinity_queue(table: Deliveries, client: Any, delivery: Delivery) -> None:

@@ -9,7 +9,8 @@ from redis.exceptions import ReadOnlyError
 
 from tarsy_tasks import ToolResult
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.deliveries import CallState, Deliveries, Delivery
+from tarsy_tasks.broker.deliveries import Deliveries
+from tarsy_tasks.broker.delivery import CallState, Delivery
 from tarsy_tasks.broker.large_results import LargeWrite, NotKeptError
 from tests.processes import wait_until
 from tests.unit.deliveries.table import MESSAGE, QUEUE, RESULT, begin, is_clean, pop, state_of

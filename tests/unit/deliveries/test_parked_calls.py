@@ -10,7 +10,8 @@ import pytest
 import redis
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.deliveries import CallState, Deliveries, Delivery
+from tarsy_tasks.broker.deliveries import Deliveries
+from tarsy_tasks.broker.delivery import CallState, Delivery
 from tarsy_tasks.broker.parked_calls import (
     Decided,
     ParkedCallView,

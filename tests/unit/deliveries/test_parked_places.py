@@ -9,7 +9,8 @@ import redis
 from redis.exceptions import ResponseError
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.deliveries import CallState, Deliveries, Delivery
+from tarsy_tasks.broker.deliveries import Deliveries
+from tarsy_tasks.broker.delivery import CallState, Delivery
 from tarsy_tasks.broker.parked_calls import decide, load, load_waiting, wake_due
 from tests.unit.deliveries.table import MESSAGE, QUEUE, begin, is_clean, pop, withdraw
 from tests.unit.deliveries.test_parked_calls import approve, build, park, record_of, take

@@ -15,7 +15,8 @@ from redis.exceptions import NoPermissionError
 from tarsy_tasks.broker import fleet, keys, steps
 from tarsy_tasks.broker.acl import AgentUser, build_users
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
-from tarsy_tasks.broker.deliveries import CallState, Deliveries
+from tarsy_tasks.broker.deliveries import Deliveries
+from tarsy_tasks.broker.delivery import CallState
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.fetch import FetchedMessage, fetch, read_fetched
 from tarsy_tasks.broker.priority_lists import lists_of

@@ -9,7 +9,8 @@ from redis.exceptions import OutOfMemoryError
 from tarsy_tasks.broker import fleet, keys
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
 from tarsy_tasks.broker.begun import Begun, read_begun
-from tarsy_tasks.broker.deliveries import QUARANTINE_FROM_DELIVERY, CallState, Deliveries, Delivery
+from tarsy_tasks.broker.deliveries import QUARANTINE_FROM_DELIVERY, Deliveries
+from tarsy_tasks.broker.delivery import CallState, Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.steps import ENDED_TTL_S
 from tests.processes import wait_until

@@ -4,7 +4,8 @@ import pytest
 import redis
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.deliveries import QUARANTINE_FROM_DELIVERY, AuditWrite, Deliveries, Delivery
+from tarsy_tasks.broker.deliveries import QUARANTINE_FROM_DELIVERY, Deliveries
+from tarsy_tasks.broker.delivery import AuditWrite, Delivery
 from tarsy_tasks.broker.sweep import Swept
 from tests.processes import wait_until
 from tests.unit.deliveries.table import LEASE_S, MESSAGE, QUEUE, is_clean, pop, sweep, withdraw

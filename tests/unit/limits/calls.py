@@ -8,7 +8,8 @@ from typing import Any
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries, LimitCheck
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
-from tarsy_tasks.broker.deliveries import Deliveries, Delivery
+from tarsy_tasks.broker.deliveries import Deliveries
+from tarsy_tasks.broker.delivery import Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.limit_counters import OverLimit
 from tarsy_tasks.policy import LimitRule, Limits

@@ -13,7 +13,7 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.acl import AgentUser
 from tarsy_tasks.broker.async_deliveries import AsyncDeliveries
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
-from tarsy_tasks.broker.deliveries import NO_ENTRY, CallState, Delivery
+from tarsy_tasks.broker.delivery import NO_ENTRY, CallState, Delivery
 from tarsy_tasks.broker.large_results import LargeWrite
 from tarsy_tasks.broker.limit_counters import OverLimit, read_pauses, share_pause
 from tarsy_tasks.models import ToolResult
