@@ -2,7 +2,7 @@
 
 keys, acl, binding      every name in Redis, and who may use it; `agent_audit` keeps agents' audit stream open
 exchange, async_exchange, script   commands and Lua scripts in one round trip, for threads and for event loops
-deliveries, async_deliveries   where every call stands; `steps`, `entries` and `audit_probe` are its scripts,
+deliveries, delivery, async_deliveries   where every call stands; `steps`, `entries` and `audit_probe` are its scripts,
                         `begun` is its begin marker
 parked_calls, parked_waking, parked_places, parked_records, parked_views   calls that wait, how they go on, where they
                         are listed, what is kept of them, and what people see; `input_rounds` is what their servers have

@@ -71,11 +71,11 @@ class Deliveries:
         `mark_quarantined` says so later."""
         delivery = Delivery(tag, keys.without_priority(queue), priority=priority_of_list(queue))
         take = partial(steps.take.run, self.exchange, tag=tag, home=delivery.queue, is_quarantined=is_quarantined)
-        count, state, owner, begun, requeues = take(new_entry="")
+        count, state, owner, begun, given_back = take(new_entry="")
         if not count:
-            count, state, owner, begun, requeues = take(new_entry=f"{queue}\n\n{message()}")
+            count, state, owner, begun, given_back = take(new_entry=f"{queue}\n\n{message()}")
         delivery.count, delivery.state, delivery.owner = count, CallState(as_text(state)), as_text(owner)
-        delivery.begun_before, delivery.requeues = read_begun(begun), requeues
+        delivery.begun_before, delivery.given_back = read_begun(begun), given_back
         return delivery
 
     def mark_quarantined(self, tag: str) -> None:
@@ -179,7 +179,8 @@ class Deliveries:
         return text or b"", read_begun(begun or b"")
 
     def requeue(self, delivery: Delivery) -> None:
-        """Put a message back at the head of its list, delay it by `wait_s`, or park it; the delivery does not count."""
+        """Put a message back at the head of its list, delay it by `wait_s`, or park it; the delivery does not count.
+        Nothing, if another worker has taken it since."""
         if delivery.counted:
             self._give_back(delivery)
         if delivery.pass_on is not None and delivery.pass_on(self.exchange, delivery):
@@ -192,7 +193,8 @@ class Deliveries:
             steps.requeue.run(self.exchange, **delivery.slots)
 
     def delay(self, delivery: Delivery, *, due_at: float = 0.0, wait_s: float = 0.0) -> bool:
-        """Give a message back until its time has come; this delivery does not count.
+        """Give a message back until its time has come; this delivery does not count. Nothing, if another worker has
+        taken it since.
 
         Args:
             due_at: Not before this time, in seconds of the clock of Redis.

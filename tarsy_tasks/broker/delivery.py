@@ -1,6 +1,6 @@
 """One delivery of a message to a worker: what is known of the message, and what is to become of it.
 
-Owns no command of Redis: `deliveries` has the states of messages and the moves between them.
+`deliveries` sends the commands of Redis that move a message from one state to another.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,8 @@ class CallState(StrEnum):
     ANSWERED = "answered"
     WITHDRAWN = "withdrawn"
     PARKED = "parked"
-    """It is another message with the id of a parked call: it was not leased, and is to be dropped."""
+    """It is another message with the id of a parked call: it was not leased, and is to be dropped. From
+    `AsyncDeliveries.begin`: another worker has parked it since this one took it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,8 @@ class Delivery:
         tag: Of a call, the task id.
         queue: Where it was taken from, without a priority.
         count: The delivery count; deliveries that ended with a requeue do not count.
-        requeues: How many these were before: so no two deliveries of a message are the same.
+        given_back: How often the message was given back before. It was taken so often and `count` times: so these two
+            stand for one delivery.
         state: The state of the call when it was taken.
         owner: Who began it, if it has begun.
         size_bytes: Of the message, if it was fetched in the package's own way.
@@ -111,7 +113,7 @@ class Delivery:
     counted: str = ""
     charges: str = ""
     priority: Priority = NORMAL
-    requeues: int = 0
+    given_back: int = 0
 
     def large_of(self, result: object) -> LargeWrite | None:
         """What is to be kept with an answer; None if it is small, or another one."""
@@ -135,9 +137,14 @@ class Delivery:
     @property
     def name(self) -> str:
         """Its name in this process, which may take one message twice."""
-        return f"{self.tag} {self.count} {self.requeues}"
+        return f"{self.tag} {self.number}"
+
+    @property
+    def number(self) -> str:
+        """Which delivery of the message it is."""
+        return f"{self.count}.{self.given_back}" if self.given_back else str(self.count)
 
     @property
     def slots(self) -> dict[str, Any]:
-        """Of the steps that give it back."""
-        return {"home": self.queue, "tag": self.tag, "delivery_count": self.count, "requeues": self.requeues}
+        """What the steps that give it back take."""
+        return {"home": self.queue, "tag": self.tag, "delivery_count": self.count, "given_back": self.given_back}

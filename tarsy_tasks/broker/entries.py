@@ -16,7 +16,7 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.begun import LONGEST_CHARS
 from tarsy_tasks.broker.script import constants
 
-__all__ = ["ANNOUNCE", "END_UNCOUNTED", "ENTRIES", "MARKER_TTL_S", "TAKE"]
+__all__ = ["ANNOUNCE", "ENTRIES", "GIVE_BACK", "MARKER_TTL_S", "TAKE"]
 
 MARKER_TTL_S = 7 * 24 * 3600
 """How long it stays known that a call has begun, or was withdrawn: nobody may look for it before."""
@@ -71,20 +71,21 @@ TAKE = (
         return home and redis.call('ZSCORE', all_parked, home .. '\n' .. tag)
     end
     local function take(tag, home, place, call_marker, withdrawal, new_entry, is_quarantined)
-        local marked = redis.pcall('HMGET', call_marker, 'mark', 'owner', 'deliveries', 'requeues', 'begun', 'parked')
+        local marked = redis.pcall('HMGET', call_marker, 'mark', 'owner', 'deliveries', 'given_back', 'begun', 'parked')
         if marked.err and string.find(marked.err, 'WRONGTYPE') then
             -- Nobody knows whether it has begun: it is not run, and its queue goes on.
             redis.call('DEL', call_marker)
             redis.call('HSET', call_marker, 'mark', 'overwritten')
             marked = {'overwritten', false, false}
         elseif marked.err then return error(marked) end
-        local state, owner, earlier, requeues, begun, was_parked = unpack(marked)
+        local state, owner, earlier, given_back, begun, was_parked = unpack(marked)
         local is_withdrawn = not state and redis.call('EXISTS', withdrawal) == 1
         local has_entry = redis.call('HEXISTS', unacked, tag) == 1
         if was_parked and has_entry and not is_withdrawn and is_parked(tag) then
             redis.call('ZREM', place, tag)
             return {1, 'parked', '', '', 0}
         end
+        if was_parked then redis.call('HDEL', call_marker, 'parked') end
         local is_lost = state == 'overwritten' and new_entry ~= ''  -- it becomes a dead letter by its entry
         if not has_entry and (is_lost or not (state or is_withdrawn)) then
             if new_entry == '' then return {0, '', '', '', 0} end
@@ -106,25 +107,27 @@ TAKE = (
         redis.call('EXPIRE', call_marker, marker_ttl_s)
         begun = string.sub(begun or '', -longest_begun)
         state = is_withdrawn and 'withdrawn' or state or ''
-        return {count, state, owner or '', begun, tonumber(requeues or '') or 0}
+        return {count, state, owner or '', begun, tonumber(given_back or '') or 0}
     end
     """
 )
 """A Lua function that leases a message, and writes its entry if it has none: what `take` returns."""
 
-END_UNCOUNTED = r"""
-    -- The lease may have lapsed, and another worker has taken the message since: then it is that one's.
-    local function has_lease()
-        if not redis.call('ZSCORE', leases, home .. '\n' .. tag) then return false end
-        local count, before = unpack(redis.call('HMGET', marker, 'deliveries', 'requeues'))
-        return tonumber(count or '') == delivery_count and (tonumber(before or '') or 0) == requeues
+GIVE_BACK = r"""
+    local counted, given_before
+    local function is_current()
+        local found = redis.call('HMGET', marker, 'deliveries', 'given_back')
+        counted, given_before = tonumber(found[1] or '') or 1, tonumber(found[2] or '') or 0
+        local is_same = counted == delivery_count and given_before == given_back
+        return is_same and redis.call('ZSCORE', leases, home .. '\n' .. tag) ~= false
     end
     local function end_uncounted()
-        redis.call('HSET', marker, 'deliveries', delivery_count - 1, 'requeues', requeues + 1)
+        redis.call('HSET', marker, 'deliveries', counted - 1, 'given_back', given_before + 1)
     end
     """
-"""Lua functions for steps that give a message back: whether it is still this delivery that has it, by its delivery
-count and by how many requeues there were before; and that this delivery does not count."""
+"""Lua functions for the steps that give a message back: whether it is this delivery that has it, for its lease may have
+lapsed, and another worker may have taken it since; and, after that, that this delivery does not count. They need the
+slots `home`, `tag`, `delivery_count` and `given_back`."""
 
 ANNOUNCE = (
     constants(

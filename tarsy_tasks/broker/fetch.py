@@ -192,9 +192,9 @@ def declare_fetch(
 
     The first `checks` names are queues of checks; the others leave `kept` of the room. A queue may have several lists,
     the most urgent first; while all of them have messages, seven of ten messages are interactive, two normal and one
-    batch (docs/limits.md). It returns for each message its list, tag, delivery count, requeues, state, owner and text,
-    and the lines of all who began it if there are any; and if it is counted in limits, these, as `Delivery.counted`. If
-    it has passed on all that it popped, it returns the queue of the last one alone.
+    batch (docs/limits.md). It returns for each message its list, tag, delivery count, how often it was given back,
+    state, owner and text, and the lines of all who began it if there are any; and if it is counted in limits, these, as
+    `Delivery.counted`. If it has passed on all that it popped, it returns the queue of the last one alone.
 
     `instance` is the worker that takes them.
 
@@ -270,7 +270,7 @@ def read_fetched(reply: list[Any]) -> FetchedMessage:
         DamagedMessage: What Redis knows of its call cannot be read; or its decoder of JSON has read another id in the
             message than that it would be run with.
     """
-    name, tag, count, requeues, state, owner, text, *begun = reply
+    name, tag, count, given_back, state, owner, text, *begun = reply
     if (tag_text := as_text(tag)).encode() != tag:
         raise DamagedMessage("its id is not valid UTF-8")
     try:
@@ -279,7 +279,7 @@ def read_fetched(reply: list[Any]) -> FetchedMessage:
         raise DamagedMessage(f"its call is in an unknown state: {as_text(state)[:_SHOWN]!r}") from None
     name = as_text(name)
     delivery = Delivery(tag_text, keys.without_priority(name), count, known, as_text(owner), len(text))
-    delivery.requeues = requeues
+    delivery.given_back = given_back
     if name != delivery.queue:
         delivery.priority = priority_of_list(name)
     if begun:

@@ -243,7 +243,7 @@ running_calls_key = _prefixed("tarsy:running:")
 server_log_key = _prefixed("tarsy:server-log:")
 """Stream with a TTL of the latest lines that a server wrote to stderr, a JSON object in the field `line` of each."""
 call_marker = _prefixed("tarsy:call:")
-"""Hash of one call: its delivery count, state and owner. It has a TTL; workers write it."""
+"""Hash of one call: its delivery count, state and owner (`steps`). It has a TTL; workers write it."""
 parked_key = _prefixed("tarsy:parked:")
 """The record of a parked call: why it waits, and what was decided. It has a TTL; workers and operators write it."""
 inbox_key = _prefixed("tarsy:inbox:")

@@ -57,7 +57,7 @@ from enum import StrEnum
 from typing import Any
 
 from tarsy_tasks.broker import keys
-from tarsy_tasks.broker.entries import END_UNCOUNTED, MARKER_TTL_S
+from tarsy_tasks.broker.entries import GIVE_BACK, MARKER_TTL_S
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.parked_places import PLACES
 from tarsy_tasks.broker.parked_records import ParkedRecord
@@ -104,27 +104,29 @@ class Decided(StrEnum):
     """There is no such parked call."""
 
 
-# Returns 0, and does not park it, if nobody waits for the call any more, or it is one too many; one that waits for a
-# task is parked in the first case, too, so that its task is cancelled. If `owner` has begun it, that is taken back in
-# the same step: it was sent, and has not completed, and woken, it is sent again. With the record of the same question
-# the earlier approvals stay: its worker was lost, and another one asks again.
+# Returns 0, and does not park it, in three cases: nobody waits for the call any more (one that waits for a task is
+# parked nevertheless, so that its task is cancelled); it is one too many; another worker has taken it since. If `owner`
+# has begun it, that other one only waits, and it is parked. With `unbegins`, that it has begun is taken back in the
+# same step: it was sent, and has not completed, and woken, it is sent again. With the record of the same question the
+# earlier approvals stay: its worker was lost, and another one asks again.
 @script(
     constants(marker_ttl_s=MARKER_TTL_S, kept_s=KEPT_S, polled_ttl_s=32 * 24 * 3600, refused_s=600),
     NOW,
     UNBEGIN,
     PLACES,
-    END_UNCOUNTED,
+    GIVE_BACK,
     r"""
     local lease = home .. '\n' .. tag
-    local is_leased = redis.call('ZSCORE', leases, lease)
-    if is_leased and owner ~= '' then unbegin() end
+    local mark, current, resumed = unpack(redis.call('HMGET', marker, 'mark', 'owner', 'resumed'))
+    local is_owner = mark == 'begun' and current == owner and not resumed
+    if unbegins then unbegin() end
     if not record.task and redis.call('EXISTS', withdrawn) == 1 then return 0 end
-    if not has_lease() then return 1 end
+    if not (is_current() or is_owner) then return redis.call('ZSCORE', parked, lease) and 1 or 0 end
     if redis.call('HEXISTS', unacked, tag) == 0 then
         redis.call('ZREM', leases, lease)
         return 1
     end
-    if redis.call('HEXISTS', marker, 'resumed') == 0 and not has_room(record.principal, most) then
+    if not resumed and not has_room(record.principal, most) then
         if not record.task then  -- of a task all is known already
             redis.call('DEL', parked_call, input)
             for _, name in ipairs({'digest', 'reason'}) do redis.call('HSET', parked_call, name, record[name]) end
@@ -167,7 +169,7 @@ def _park(
     home: str,
     tag: str,
     delivery_count: int,
-    requeues: int,
+    given_back: int,
     ends_at: float,
     record: Table,
     kept: Table,
@@ -176,6 +178,7 @@ def _park(
     polled: str,
     poll_s: float,
     owner: str,
+    unbegins: bool,
     most: int,
 ) -> int: ...
 
@@ -191,7 +194,8 @@ class Parking:
         polled: The set of those of its server that wait for a task; empty: it does not.
         poll_s: In how many seconds the server is asked about the task.
         input_round: As of `interceptors.Parked`.
-        unbegun_by: Who has begun the call and takes that back; empty: it has not begun, or that stays.
+        owner: Who has begun the call; empty: it has not begun.
+        unbegins: That is taken back.
         most: How many calls of its principal may be parked at once; 0: any number.
         state_elsewhere: In place of `state` if results are in another Redis (`parked_states`).
     """
@@ -202,20 +206,21 @@ class Parking:
     polled: str = ""
     poll_s: float = 0.0
     input_round: Mapping[str, str] = field(default_factory=dict[str, str])
-    unbegun_by: str = ""
+    owner: str = ""
+    unbegins: bool = False
     most: int = 0
     state_elsewhere: str = ""
 
-    def park(self, exchange: RedisExchange, *, home: str, tag: str, delivery_count: int, requeues: int) -> bool:
-        """Park a call that this worker has on a lease; False if nobody waits for it any more, or it is one too many.
-        The arguments are `Delivery.slots`."""
+    def park(self, exchange: RedisExchange, *, home: str, tag: str, delivery_count: int, given_back: int) -> bool:
+        """Park a call that this worker has on a lease; False if nobody waits for it any more, it is one too many, or
+        another worker has taken it since. The arguments are `Delivery.slots`."""
         return bool(
             _park.run(
                 exchange,
                 home=home,
                 tag=tag,
                 delivery_count=delivery_count,
-                requeues=requeues,
+                given_back=given_back,
                 ends_at=self.until,
                 record=self.record,
                 kept=dict(self.input_round),
@@ -223,7 +228,8 @@ class Parking:
                 channel=keys.reply_channel(tag, keys.agent_of_queue(home)),
                 polled=self.polled,
                 poll_s=self.poll_s,
-                owner=self.unbegun_by,
+                owner=self.owner,
+                unbegins=self.unbegins,
                 most=self.most,
             )
         )

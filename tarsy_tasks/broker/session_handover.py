@@ -14,7 +14,7 @@ moved by the worker that took it (`forward`).
 from tarsy_tasks.broker import fleet, keys
 from tarsy_tasks.broker.deliveries import as_text
 from tarsy_tasks.broker.delivery import Delivery
-from tarsy_tasks.broker.entries import ANNOUNCE, END_UNCOUNTED, ENTRIES
+from tarsy_tasks.broker.entries import ANNOUNCE, ENTRIES, GIVE_BACK
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.script import NOW, Key, constants, script
 from tarsy_tasks.broker.steps import KEYS, PUBLISH, step
@@ -106,10 +106,10 @@ PASS_ON = (
 @step(
     NOW,
     ENTRIES,
-    END_UNCOUNTED,
+    GIVE_BACK,
     r"""
     if redis.call('HGET', session, 'holder') ~= holder then return 0 end
-    if not has_lease() then return 1 end
+    if not is_current() then return 1 end
     redis.call('ZREM', leases, home .. '\n' .. tag)
     local in_flight = entry_of(tag, home)
     local queue, garbage_at, message = split_entry(in_flight or '')
@@ -133,7 +133,7 @@ def _forward(
     tag: str,
     home: str,
     delivery_count: int,
-    requeues: int,
+    given_back: int,
     holder: str,
     target: str,
 ) -> int: ...
@@ -189,7 +189,8 @@ def _take_back(*, leaving: str, lease_s: float) -> list[bytes]: ...
 
 def forward(exchange: RedisExchange, delivery: Delivery, session: str, holder: str) -> bool:
     """Move a message that this worker has leased into the affinity queue of the worker that holds its session; this
-    delivery does not count. Returns False, and does nothing, if that worker holds it no longer.
+    delivery does not count. Returns False, and does nothing, if that worker holds it no longer. Nothing has to be done
+    if another worker has taken the message since.
 
     Args:
         session: The key of the session.

@@ -5,8 +5,9 @@ when each step is taken.
 
 An entry of the in-flight table is a text of three lines: queue, garbage time, message. A lease is one of two: queue and
 tag. The marker of a call is a hash with the fields `mark` (its state), `owner`, `begun` (who began it and when, a line
-each), `taken`, `message` (`entries`), `deliveries`, `requeues` (deliveries that do not count), `lost_pops`, `suspect`
-(it is quarantined), `parked` (`parked_calls`) and `told` (its dead letter is in the audit and in the log).
+each), `taken`, `message` (`entries`), `deliveries` (the delivery count), `given_back` (how many do not count in it),
+`lost_pops`, `suspect` (it is quarantined), `parked` (`parked_calls`) and `told` (its dead letter is in the audit and in
+the log).
 """
 
 from functools import partial
@@ -15,7 +16,7 @@ from typing import Any
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.audit_probe import PROBE_AUDIT
 from tarsy_tasks.broker.begun import LONGEST_CHARS
-from tarsy_tasks.broker.entries import ANNOUNCE, END_UNCOUNTED, ENTRIES, MARKER_TTL_S, TAKE
+from tarsy_tasks.broker.entries import ANNOUNCE, ENTRIES, GIVE_BACK, MARKER_TTL_S, TAKE
 from tarsy_tasks.broker.script import NOW, Key, KnownKey, Table, constants, script
 
 ENDED_TTL_S = 600
@@ -70,8 +71,8 @@ PUBLISH = r"""
 def publish(*, queue: Key, tag: str, message: str, garbage_at: str, home: str) -> int: ...
 
 
-# Returns the delivery count, the state, the owner, the lines of all who began it, and how often it was requeued before.
-# The count is 0 if the message has no entry, because its producer wrote none, and `new_entry` is empty.
+# Returns the delivery count, the state, the owner, the lines of all who began it, and how often it was given back
+# before. The count is 0 if the message has no entry, because its producer wrote none, and `new_entry` is empty.
 @step(
     NOW,
     TAKE,
@@ -83,7 +84,8 @@ def take(*, tag: str, home: str, new_entry: str, is_quarantined: bool) -> tuple[
 BEGIN_CHECK = (
     PROBE_AUDIT
     + """
-    local state, current, begun = unpack(redis.call('HMGET', marker, 'mark', 'owner', 'begun'))
+    local state, current, begun, is_parked = unpack(redis.call('HMGET', marker, 'mark', 'owner', 'begun', 'parked'))
+    if is_parked then return {'parked', ''} end
     if state == 'answered' then return {state, ''} end
     if not state and redis.call('EXISTS', withdrawn) == 1 then return {'withdrawn', ''} end
     if state == 'begun' and current ~= owner and current ~= earlier_owner then return {state, current} end
@@ -132,7 +134,9 @@ ANSWER_CHECK = (
     _LEASE
     + _RECORD
     + """
-    local state, current, taken, resumed = unpack(redis.call('HMGET', marker, 'mark', 'owner', 'taken', 'resumed'))
+    local state, current, taken, resumed, is_parked = unpack(redis.call('HMGET', marker,
+        'mark', 'owner', 'taken', 'resumed', 'parked'))
+    if is_parked then return {0, ''} end  -- another worker has, and this one took it before
     if state == 'begun' and current ~= owner and current ~= begins_as then return {0, ''} end
     local is_recorded_here = state or taken or redis.call('EXISTS', withdrawn) == 0
     redis.call('HDEL', unacked, tag)
@@ -194,7 +198,8 @@ def store_unless_known(*, tag: str, key: Key, result: str | bytes, ttl_s: int, c
     _LEASE,
     _RECORD,
     """
-    local state, taken, resumed = unpack(redis.call('HMGET', marker, 'mark', 'taken', 'resumed'))
+    local state, taken, resumed, is_parked = unpack(redis.call('HMGET', marker, 'mark', 'taken', 'resumed', 'parked'))
+    if is_parked then return {0, ''} end  -- as in `answer`
     local is_withdrawn = not state and redis.call('EXISTS', withdrawn) == 1
     local is_recorded_here = taken or not is_withdrawn
     redis.call('HDEL', unacked, tag)
@@ -247,9 +252,9 @@ def record_dead_letter(*, tag: str, entry: str, limit: int) -> tuple[int, bytes]
     NOW,
     ENTRIES,
     ANNOUNCE,
-    END_UNCOUNTED,
+    GIVE_BACK,
     """
-    if not has_lease() then return 0 end
+    if not is_current() then return 0 end
     redis.call('ZREM', leases, lease)
     local in_flight = entry_of(tag, home)
     if not in_flight then return 0 end
@@ -267,18 +272,19 @@ def record_dead_letter(*, tag: str, entry: str, limit: int) -> tuple[int, bytes]
     return 1
     """,
 )
-def requeue(*, home: str, tag: str, delivery_count: int, requeues: int) -> int: ...
+def requeue(*, home: str, tag: str, delivery_count: int, given_back: int) -> int: ...
 
 
-# Returns 0, and does nothing, if the time has come, or nobody waits for it any more.
+# Returns 0, and does nothing, if the time has come, or nobody waits for it any more. Nothing has to be done if another
+# worker has taken the message since.
 @step(
     _LEASE,
     NOW,
-    END_UNCOUNTED,
+    GIVE_BACK,
     """
+    if not is_current() then return 1 end
     local due = math.max(due_at, now + wait_s)
     if due <= now or redis.call('EXISTS', withdrawn) == 1 then return 0 end
-    if not has_lease() then return 1 end
     local has_entry = redis.call('HEXISTS', unacked, tag) == 1
     if has_entry then redis.call('ZADD', delayed, due, lease) end  -- of another type, it fails: the lease is kept
     redis.call('ZREM', leases, lease)
@@ -289,7 +295,7 @@ def requeue(*, home: str, tag: str, delivery_count: int, requeues: int) -> int: 
     return 1
     """,
 )
-def delay(*, home: str, tag: str, delivery_count: int, requeues: int, due_at: float, wait_s: float) -> int: ...
+def delay(*, home: str, tag: str, delivery_count: int, given_back: int, due_at: float, wait_s: float) -> int: ...
 
 
 @step(NOW, "for _, lease in ipairs(renewed) do redis.call('ZADD', leases, 'XX', now, lease) end")

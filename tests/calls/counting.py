@@ -32,6 +32,8 @@ _NAMES = {
 }
 
 _SLEEP = asyncio.sleep.__code__
+# It looks at the loop four times a second. Where a call takes as long, that would fall into each.
+_WATCH = "loop-watch"
 
 _calls: Counter[tuple[int, CodeType]] = Counter()
 _garbage: Counter[str] = Counter()
@@ -72,10 +74,11 @@ def _find_counts() -> dict[str, Any]:
     gc.collect(1)  # what is older is not of this call
     found: Counter[str] = Counter()
     by_thread: Counter[int] = Counter()
+    watches = {thread.ident for thread in threading.enumerate() if thread.name == _WATCH}
     for (_, name), number in _others.copy().items():
         found[name] += number
     for (ident, code), number in _calls.copy().items():
-        by_thread[ident] += number
+        by_thread[ident] += number if ident not in watches else 0
         if name := _NAMES.get(code.co_qualname):
             found[name] += number
         elif "pydantic_settings" in code.co_filename:
@@ -105,9 +108,9 @@ def _start(path: str) -> None:
 def read_counts(path: Path) -> dict[str, Any]:
     """What the process that answers there has counted since its start.
 
-    `by_thread` has the calls of Python functions by the ident of their thread; `collectable` is the number of objects
-    that a full collection of garbage visits; the others are numbers by name, and a name is absent as long as there are
-    none.
+    `by_thread` has the calls of Python functions by the ident of their thread, 0 for the watch over the loop;
+    `collectable` is the number of objects that a full collection of garbage visits; the others are numbers by name, and
+    a name is absent as long as there are none.
     """
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(path))

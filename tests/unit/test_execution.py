@@ -9,7 +9,7 @@ import pytest
 from redis.exceptions import RedisError
 
 from tarsy_tasks import ErrorCode
-from tarsy_tasks.broker.delivery import CallState
+from tarsy_tasks.broker.delivery import CallState, Delivery
 from tarsy_tasks.config.servers import Timeouts
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import ANONYMOUS, Requeued
@@ -39,7 +39,7 @@ def parts(unbegin: Any, *interceptors: Any) -> tuple[Any, Any, Any, Any]:
         server="desk",
         record=SimpleNamespace(operation="tool_call", is_listed=True, has_begun=True),
         may_have_run=False,
-        delivery=SimpleNamespace(tag="a"),
+        delivery=Delivery("a", "mcp.desk"),
         owner="w 1",
         is_closed=False,
         feed=None,

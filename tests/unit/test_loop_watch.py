@@ -47,7 +47,7 @@ async def as_task(name: str, work: Coroutine[Any, Any, None]) -> None:
     await asyncio.create_task(work, name=name)
 
 
-@pytest.mark.timeout(300)  # on a busy machine, it takes many attempts until a call computes for half of its time
+@pytest.mark.timeout(300)  # on a busy machine, few attempts get the processor for half of the time
 @pytest.mark.parametrize("block", [wait_in_vain, compute, hold_the_interpreter])
 def test_what_blocks_the_loop_is_named(
     loop: SessionLoop, block: Callable[[], Coroutine[Any, Any, None]], caplog: pytest.LogCaptureFixture

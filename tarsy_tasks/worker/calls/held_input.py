@@ -142,18 +142,18 @@ class HeldInput:
                     async with asyncio.timeout(_LOOK_S):
                         await self._over.wait()
                 with suppress(RedisError, OSError):
-                    if (found := await self._look()) is not None:
+                    if (found := await self._look(parked.digest)) is not None:
                         return found
         except (RedisError, OSError) as error:
             logger.warning("what MCP server %s asks could not be passed on: %s", call.server, error)
         return ElicitResult(action="cancel")
 
-    async def _look(self) -> ElicitResult | None:
+    async def _look(self, asked: str) -> ElicitResult | None:
         exchange, task_id = self._context.in_flight.exchange, self._call.id
-        answers, by = await exchange.execute(
-            ("HGET", keys.input_key(task_id), "answers"), ("HGET", keys.parked_key(task_id), "by")
+        answers, (by, digest) = await exchange.execute(
+            ("HGET", keys.input_key(task_id), "answers"), ("HMGET", keys.parked_key(task_id), "by", "digest")
         )
-        if not answers:
+        if not answers or as_text(digest or b"") != asked:  # another worker has sent the call again, and asks, too
             return None
         self._call.record.answered = f"answered by {as_text(by or b'')}"
         return ElicitResult.model_validate(json.loads(answers)[_KEY])

@@ -77,7 +77,6 @@ def build_parking(context: WorkerContext, call: RunningCall, parked: Parked, *, 
     polled = keys.polled_key(call.server) if "task" in parked.keeps else ""
     if polled:
         context.task_parked_at = time.monotonic()
-    unbegun_by = call.owner if parked.reason == INPUT_REQUIRED else ""
     here, elsewhere = (state, "") if not context.has_results_elsewhere else ("", state)
     return Parking(
         record,
@@ -86,7 +85,8 @@ def build_parking(context: WorkerContext, call: RunningCall, parked: Parked, *, 
         polled,
         parked.poll_s,
         dict(parked.input_round),
-        unbegun_by,
+        call.owner,
+        parked.reason == INPUT_REQUIRED,
         context.settings.parked_calls,
         elsewhere,
     )

@@ -140,7 +140,7 @@ class BeginMarker:
             return None
         in_flight, lease_s, limits = self._context.in_flight, self._context.lease_s, self._limits
         applied = limits.find(call) if limits is not None else None
-        owner = call.owner = f"{self._context.instance} {delivery.count}"
+        owner = call.owner = f"{self._context.instance} {delivery.number}"
         gone = ""
         # No owner runs it longer than this: one that is alive and has not answered by then never will.
         timeouts = call.connection.server.timeouts

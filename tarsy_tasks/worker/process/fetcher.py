@@ -38,8 +38,7 @@ _LOOK_S = 10.0
 _REST_S = 0.01
 """After a look at sets of agents that brought nothing: names that agents add and do not use cost no more than that."""
 _LEFT_OUT, _PASSED_ON = 2, 1
-"""The lengths of replies that are no messages, but say of which server calls are left out, and that all went on to
-other workers."""
+"""The lengths of replies without a message: calls of a server are left out, or all went on to other workers."""
 _MOST_BESIDE = 4
 """If a server has no more affinity queues here, they are looked at together with its own. Another worker that took a
 call of one of their sessions has moved it there a moment ago, so one look takes it; else that needs another one."""

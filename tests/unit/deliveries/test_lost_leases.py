@@ -8,10 +8,10 @@ import redis
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.deliveries import Deliveries
-from tarsy_tasks.broker.delivery import Delivery
+from tarsy_tasks.broker.delivery import CallState, Delivery
 from tarsy_tasks.broker.parked_calls import Parking
 from tarsy_tasks.broker.session_handover import forward
-from tests.unit.deliveries.table import MESSAGE, QUEUE, on_a_loop, pop, sweep
+from tests.unit.deliveries.table import MESSAGE, QUEUE, RESULT, begin, on_a_loop, pop, state_of, sweep
 
 SESSION = keys.session_key("desk:run")
 GiveBack = Callable[[Deliveries, redis.Redis, Delivery], object]
@@ -29,9 +29,11 @@ def delay(table: Deliveries, _: redis.Redis, delivery: Delivery) -> None:
     table.delay(delivery, wait_s=60)
 
 
-def park(table: Deliveries, client: redis.Redis, delivery: Delivery) -> None:
+def park(
+    table: Deliveries, client: redis.Redis, delivery: Delivery, owner: str = "", *, unbegins: bool = False
+) -> None:
     record: dict[str, Any] = {"reason": "approval", "digest": "d", "needs": 1, "about": "{}", "allowance_s": 30.0}
-    delivery.parking = Parking(record, client.time()[0] + 60, "")
+    delivery.parking = Parking(record, client.time()[0] + 60, "", owner=owner, unbegins=unbegins)
     table.requeue(delivery)
 
 
@@ -46,6 +48,16 @@ WAYS = [requeue, requeue_on_a_loop, delay, park, pass_on]
 def take(table: Deliveries, client: redis.Redis) -> Delivery:
     assert pop(client) == MESSAGE
     return table.take(QUEUE, "a", lambda: "")
+
+
+def lose(table: Deliveries, client: redis.Redis, *, owner: str = "") -> tuple[Delivery, Delivery]:
+    """A message that one worker takes, and begins if it has a name, and then another one: both deliveries."""
+    table.publish(QUEUE, "a", MESSAGE)
+    lost = take(table, client)
+    if owner:
+        begin(client, lost, owner)
+    sweep(table, until="its lease has lapsed")
+    return lost, take(table, client)
 
 
 def is_leased(client: redis.Redis, delivery: Delivery) -> bool:
@@ -63,12 +75,10 @@ def is_leased(client: redis.Redis, delivery: Delivery) -> bool:
 def test_a_message_that_another_worker_has_is_not_given_back(
     table: Deliveries, client: redis.Redis, give_back: GiveBack
 ) -> None:
-    table.publish(QUEUE, "a", MESSAGE)
-    lost = take(table, client)
-    sweep(table, until="its lease has lapsed")
-    taken = take(table, client)
+    lost, taken = lose(table, client)
     give_back(table, client, lost)
     assert is_leased(client, taken)
+    assert lost.parking is None, "it is not reported as parked"
     give_back(table, client, taken)
     assert not client.exists(keys.LEASES), "the one that has it gives it back"
 
@@ -84,3 +94,57 @@ def test_what_was_given_back_and_taken_again_stays(table: Deliveries, client: re
     assert first.name != again.name, "the leases that a worker renews are listed by this name"
     give_back(table, client, first)
     assert is_leased(client, again)
+
+
+def test_no_two_deliveries_begin_a_call_as_the_same_owner(table: Deliveries, client: redis.Redis) -> None:
+    """Not even if Redis has lost what it knew of the first one."""
+    lost, taken = lose(table, client)
+    assert begin(client, taken, f"w2 {taken.number}") is CallState.NONE
+    table.requeue(taken)
+    again = take(table, client)
+    assert begin(client, again, f"w2 {again.number}") is CallState.BEGUN
+    assert len({each.number for each in (lost, taken, again)}) == 3
+
+
+@pytest.mark.parametrize("unbegins", [False, True])
+def test_who_has_begun_a_call_parks_it_though_another_waits(
+    table: Deliveries, client: redis.Redis, *, unbegins: bool
+) -> None:
+    lost, taken = lose(table, client, owner="w1 1")
+    assert begin(client, taken, "w2 2") is CallState.BEGUN
+    park(table, client, lost, "w1 1", unbegins=unbegins)
+    assert lost.parking is not None
+    assert begin(client, taken, "w2 2") is CallState.PARKED
+    assert state_of(client, "a") is (CallState.NONE if unbegins else CallState.BEGUN)
+    table.acknowledge(taken)
+    table.answer(taken, RESULT, "lost", 60)
+    assert client.exists(keys.PARKED), "what the other one makes of it does not count"
+    assert client.hget(keys.UNACKED, "a")
+    assert not client.exists(RESULT)
+
+
+def test_what_was_parked_by_another_worker_is_not_ended(table: Deliveries, client: redis.Redis) -> None:
+    lost, taken = lose(table, client)
+    park(table, client, taken)
+    assert begin(client, lost, "w1 1") is CallState.PARKED
+    table.answer(lost, RESULT, "its deadline has passed", 60)
+    assert client.hget(keys.UNACKED, "a")
+    assert not client.exists(RESULT)
+
+
+def test_a_question_is_taken_back_though_nobody_has_the_call(table: Deliveries, client: redis.Redis) -> None:
+    table.publish(QUEUE, "a", MESSAGE)
+    lost = take(table, client)
+    begin(client, lost, "w1 1")
+    sweep(table, until="its lease has lapsed")
+    park(table, client, lost, "w1 1", unbegins=True)
+    assert (state_of(client, "a"), client.zcard(keys.PARKED)) == (CallState.NONE, 1)
+    client.rpop(QUEUE)
+    assert table.take(QUEUE, "a", lambda: "").state is CallState.PARKED, "its message was still in the queue"
+
+
+def test_a_message_of_another_worker_is_not_due(table: Deliveries, client: redis.Redis) -> None:
+    """What is due is run at once by the worker that has it."""
+    lost, taken = lose(table, client)
+    assert table.delay(lost, due_at=1.0)
+    assert not table.delay(taken, due_at=1.0)

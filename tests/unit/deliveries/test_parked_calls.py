@@ -262,7 +262,7 @@ def test_a_call_that_is_sent_again_is_parked_as_not_begun(
     pop(client)
     delivery = take(table, client)
     begin(client, delivery, "me 1")
-    delivery.parking = replace(build(client), unbegun_by=owner)
+    delivery.parking = replace(build(client), owner=owner, unbegins=True)
     table.requeue(delivery)
     assert client.zcard(keys.PARKED) == 1
     assert client.hget(keys.call_marker("a"), "mark") == mark
@@ -274,7 +274,7 @@ def test_one_that_is_cancelled_before_is_not_parked(table: Deliveries, client: r
     delivery = take(table, client)
     begin(client, delivery, "me 1")
     withdraw(client, "a")
-    delivery.parking = replace(build(client), unbegun_by="me 1")
+    delivery.parking = replace(build(client), owner="me 1", unbegins=True)
     table.requeue(delivery)
     assert not client.exists(keys.PARKED)
     assert pop(client) == MESSAGE
