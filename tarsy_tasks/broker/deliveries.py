@@ -96,7 +96,7 @@ class Deliveries:
         entry: AuditWrite | None = None,
     ) -> None:
         """Store and announce a call's result and remove the call from the in-flight table; nothing if it was answered
-        before, or if another owner than those of `delivery` has begun it.
+        before, another owner than those of `delivery` has begun it, or another worker has parked it since.
         """
         if delivery.counted:
             self._give_back(delivery)
@@ -141,7 +141,7 @@ class Deliveries:
         step.run(self.exchange, tag=tag, key=key, result=result, ttl_s=lifetime_s or 0, channel=channel)
 
     def acknowledge(self, delivery: Delivery, entry: AuditWrite | None = None) -> None:
-        """Remove a message from the in-flight table."""
+        """Remove a message from the in-flight table; nothing if another worker has parked it since."""
         if delivery.counted:
             self._give_back(delivery)
         self._end(steps.acknowledge, entry, tag=delivery.tag, home=delivery.queue)

@@ -67,8 +67,7 @@ class Delivery:
         tag: Of a call, the task id.
         queue: Where it was taken from, without a priority.
         count: The delivery count; deliveries that ended with a requeue do not count.
-        given_back: How often the message was given back before. It was taken so often and `count` times: so these two
-            stand for one delivery.
+        given_back: How many earlier deliveries ended so. No two deliveries of a message have the same pair of the two.
         state: The state of the call when it was taken.
         owner: Who began it, if it has begun.
         size_bytes: Of the message, if it was fetched in the package's own way.

@@ -106,9 +106,10 @@ class Decided(StrEnum):
 
 # Returns 0, and does not park it, in three cases: nobody waits for the call any more (one that waits for a task is
 # parked nevertheless, so that its task is cancelled); it is one too many; another worker has taken it since. If `owner`
-# has begun it, that other one only waits, and it is parked. With `unbegins`, that it has begun is taken back in the
-# same step: it was sent, and has not completed, and woken, it is sent again. With the record of the same question the
-# earlier approvals stay: its worker was lost, and another one asks again.
+# has begun the call, that other worker only waits for it, and the call is parked nevertheless, once. With `unbegins`
+# its begin is taken back in the same step, whatever is returned: it was sent, and has not completed, and woken, it is
+# sent again. With the record of the same question the earlier approvals stay: its worker was lost, and another one asks
+# again.
 @script(
     constants(marker_ttl_s=MARKER_TTL_S, kept_s=KEPT_S, polled_ttl_s=32 * 24 * 3600, refused_s=600),
     NOW,
@@ -117,11 +118,15 @@ class Decided(StrEnum):
     GIVE_BACK,
     r"""
     local lease = home .. '\n' .. tag
-    local mark, current, resumed = unpack(redis.call('HMGET', marker, 'mark', 'owner', 'resumed'))
-    local is_owner = mark == 'begun' and current == owner and not resumed
+    local mark, current, resumed, parked_by = unpack(redis.call('HMGET', marker,
+        'mark', 'owner', 'resumed', 'parked_by'))
+    local is_owner = mark == 'begun' and current == owner and parked_by ~= owner
     if unbegins then unbegin() end
     if not record.task and redis.call('EXISTS', withdrawn) == 1 then return 0 end
-    if not (is_current() or is_owner) then return redis.call('ZSCORE', parked, lease) and 1 or 0 end
+    if not (is_current() or is_owner) then  -- it may be this one that has parked it, and the reply was lost
+        local is_same = redis.call('HGET', parked_call, 'digest') == record.digest
+        return is_same and redis.call('ZSCORE', parked, lease) and 1 or 0
+    end
     if redis.call('HEXISTS', unacked, tag) == 0 then
         redis.call('ZREM', leases, lease)
         return 1
@@ -149,7 +154,7 @@ class Decided(StrEnum):
     redis.call('EXPIRE', input, left_s + kept_s)
     end_uncounted()
     redis.call('HDEL', marker, 'suspect', 'taken')  -- nobody has it: if it is withdrawn, its agent records that
-    redis.call('HSET', marker, 'parked', 1)
+    redis.call('HSET', marker, 'parked', 1, 'parked_by', owner)
     redis.call('EXPIRE', marker, left_s + marker_ttl_s)
     if polled ~= '' then
         redis.call('ZADD', polled, now + poll_s, lease)
@@ -195,7 +200,7 @@ class Parking:
         poll_s: In how many seconds the server is asked about the task.
         input_round: As of `interceptors.Parked`.
         owner: Who has begun the call; empty: it has not begun.
-        unbegins: That is taken back.
+        unbegins: Whether its begin is taken back.
         most: How many calls of its principal may be parked at once; 0: any number.
         state_elsewhere: In place of `state` if results are in another Redis (`parked_states`).
     """
@@ -212,8 +217,8 @@ class Parking:
     state_elsewhere: str = ""
 
     def park(self, exchange: RedisExchange, *, home: str, tag: str, delivery_count: int, given_back: int) -> bool:
-        """Park a call that this worker has on a lease; False if nobody waits for it any more, it is one too many, or
-        another worker has taken it since. The arguments are `Delivery.slots`."""
+        """Park a call that this worker has taken; False if nobody waits for it any more, it is one too many, or another
+        worker has taken it since and does not wait for this one. The arguments are `Delivery.slots`."""
         return bool(
             _park.run(
                 exchange,

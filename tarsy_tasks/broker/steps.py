@@ -6,8 +6,8 @@ when each step is taken.
 An entry of the in-flight table is a text of three lines: queue, garbage time, message. A lease is one of two: queue and
 tag. The marker of a call is a hash with the fields `mark` (its state), `owner`, `begun` (who began it and when, a line
 each), `taken`, `message` (`entries`), `deliveries` (the delivery count), `given_back` (how many do not count in it),
-`lost_pops`, `suspect` (it is quarantined), `parked` (`parked_calls`) and `told` (its dead letter is in the audit and in
-the log).
+`lost_pops`, `suspect` (it is quarantined), `parked`, `parked_by` and `resumed` (`parked_calls`) and `told` (its dead
+letter is in the audit and in the log).
 """
 
 from functools import partial
@@ -136,7 +136,10 @@ ANSWER_CHECK = (
     + """
     local state, current, taken, resumed, is_parked = unpack(redis.call('HMGET', marker,
         'mark', 'owner', 'taken', 'resumed', 'parked'))
-    if is_parked then return {0, ''} end  -- another worker has, and this one took it before
+    if is_parked then  -- by another worker, after this one took it
+        redis.call('ZREM', leases, lease)
+        return {0, ''}
+    end
     if state == 'begun' and current ~= owner and current ~= begins_as then return {0, ''} end
     local is_recorded_here = state or taken or redis.call('EXISTS', withdrawn) == 0
     redis.call('HDEL', unacked, tag)
@@ -160,7 +163,8 @@ ANSWER_RECORD = """
 """The rest of `answer`."""
 
 
-# The first answer stays, and a call that another owner has begun is answered by that one. What an agent withdrew from
+# The first answer stays. A call that another owner has begun is answered by that one, and one that another worker has
+# parked since, by whoever takes it when it is woken. What an agent withdrew from
 # its queue, the agent records. Returns whether this step ended the call, and the error of the audit or nothing; so do
 # the next three.
 @step(ANSWER_CHECK, ANSWER_STORE, ANSWER_RECORD)
@@ -199,7 +203,10 @@ def store_unless_known(*, tag: str, key: Key, result: str | bytes, ttl_s: int, c
     _RECORD,
     """
     local state, taken, resumed, is_parked = unpack(redis.call('HMGET', marker, 'mark', 'taken', 'resumed', 'parked'))
-    if is_parked then return {0, ''} end  -- as in `answer`
+    if is_parked then  -- as in `answer`
+        redis.call('ZREM', leases, lease)
+        return {0, ''}
+    end
     local is_withdrawn = not state and redis.call('EXISTS', withdrawn) == 1
     local is_recorded_here = taken or not is_withdrawn
     redis.call('HDEL', unacked, tag)

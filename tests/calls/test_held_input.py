@@ -1,5 +1,6 @@
 """Servers of the handshake era that ask for input: their session waits, the slot of the call does not."""
 
+import json
 from typing import Any
 
 import pytest
@@ -103,6 +104,16 @@ def test_a_question_ends_before_the_time_of_its_call(tools: ToolExecutor, table:
     assert pending.questions()
     assert pending.result().content == "short: cancel"
     assert only_entry(table, pending.id).input == "1 round, expired"
+
+
+def test_an_answer_to_another_question_is_not_taken(tools: ToolExecutor, table: Any) -> None:
+    """This worker was paused, and another one, which has sent the call again, asks meanwhile."""
+    pending = tools.submit("quick.order", {"key": "paused"})
+    [question] = pending.questions()
+    table.hset(keys.parked_key(pending.id), "digest", "of the other question")
+    answer = {"action": "accept", "content": {"size": 9}}
+    table.hset(keys.input_key(pending.id), "answers", json.dumps({question.name: answer}))
+    assert pending.result().content == "paused: cancel"
 
 
 def test_answers_that_do_not_fit_are_refused(tools: ToolExecutor) -> None:

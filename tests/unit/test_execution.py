@@ -105,12 +105,13 @@ def test_an_owner_that_lives_and_is_silent_is_not_called_lost() -> None:
     context.in_flight = SimpleNamespace(begin=begin, is_alive=is_alive)
     context.instance, context.lease_s, context.policy = "w", 20.0, None
     call.record.has_begun, call.record.title = False, "`desk.order`"
-    call.delivery.count, call.deadline = 2, 0.0
+    call.delivery.count, call.delivery.given_back, call.deadline = 2, 1, 0.0
     call.connection = SimpleNamespace(paused_until=0.0, server=SimpleNamespace(timeouts=Timeouts()))
     with pytest.raises(CallError, match="did not answer in time, and the call was not repeated") as raised:
         asyncio.run(BeginMarker(context)(call, never))
     assert raised.value.code is ErrorCode.WORKER_LOST
     assert "was lost" not in raised.value.text
+    assert call.owner == "w 2.1", "each delivery begins a call as another owner"
 
 
 def test_a_call_that_cannot_begin_ends_at_its_deadline() -> None:

@@ -9,7 +9,8 @@ import redis
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.deliveries import Deliveries
 from tarsy_tasks.broker.delivery import CallState, Delivery
-from tarsy_tasks.broker.parked_calls import Parking
+from tarsy_tasks.broker.fetch import fetch, read_fetched
+from tarsy_tasks.broker.parked_calls import Parking, wake_due
 from tarsy_tasks.broker.session_handover import forward
 from tests.unit.deliveries.table import MESSAGE, QUEUE, RESULT, begin, on_a_loop, pop, state_of, sweep
 
@@ -48,6 +49,11 @@ WAYS = [requeue, requeue_on_a_loop, delay, park, pass_on]
 def take(table: Deliveries, client: redis.Redis) -> Delivery:
     assert pop(client) == MESSAGE
     return table.take(QUEUE, "a", lambda: "")
+
+
+def wake(table: Deliveries, client: redis.Redis) -> None:
+    client.zadd(keys.PARKED, {f"{QUEUE}\na": 1})
+    wake_due(table.exchange)
 
 
 def lose(table: Deliveries, client: redis.Redis, *, owner: str = "") -> tuple[Delivery, Delivery]:
@@ -97,7 +103,7 @@ def test_what_was_given_back_and_taken_again_stays(table: Deliveries, client: re
 
 
 def test_no_two_deliveries_begin_a_call_as_the_same_owner(table: Deliveries, client: redis.Redis) -> None:
-    """Not even if Redis has lost what it knew of the first one."""
+    """Giving it back takes its count back, so the next delivery has the same count."""
     lost, taken = lose(table, client)
     assert begin(client, taken, f"w2 {taken.number}") is CallState.NONE
     table.requeue(taken)
@@ -141,6 +147,52 @@ def test_a_question_is_taken_back_though_nobody_has_the_call(table: Deliveries, 
     assert (state_of(client, "a"), client.zcard(keys.PARKED)) == (CallState.NONE, 1)
     client.rpop(QUEUE)
     assert table.take(QUEUE, "a", lambda: "").state is CallState.PARKED, "its message was still in the queue"
+
+
+@pytest.mark.parametrize("is_woken_first", [False, True])
+def test_the_owner_of_a_call_parks_it_once(table: Deliveries, client: redis.Redis, *, is_woken_first: bool) -> None:
+    """With a task of its server, a call stays begun; the reply was lost, so the step is sent again."""
+    if is_woken_first:
+        table.publish(QUEUE, "a", MESSAGE)
+        park(table, client, take(table, client))
+        wake(table, client)
+        lost = take(table, client)
+        begin(client, lost, "w1 1.1")
+        sweep(table, until="its lease has lapsed")
+        take(table, client)
+    else:
+        lost, _ = lose(table, client, owner="w1 1")
+    owner = f"w1 {lost.number}"
+    for _ in range(2):
+        park(table, client, lost, owner)
+        assert lost.parking is not None
+        assert client.hget(keys.call_marker("a"), "deliveries") == b"1"
+    wake(table, client)
+    park(table, client, lost, owner)
+    assert lost.parking is None
+    taken = take(table, client)
+    assert is_leased(client, taken)
+    table.answer(taken, RESULT, "done", 60)
+    assert client.get(RESULT) == b"done"
+
+
+def test_a_call_whose_place_is_lost_can_end(table: Deliveries, client: redis.Redis) -> None:
+    table.publish(QUEUE, "a", MESSAGE)
+    park(table, client, take(table, client))
+    client.delete(keys.PARKED)
+    taken = table.take(QUEUE, "a", lambda: "")
+    assert begin(client, taken, "w1 1.1") is CallState.NONE
+    table.answer(taken, RESULT, "done", 60)
+    assert client.get(RESULT) == b"done"
+
+
+def test_a_call_that_was_fetched_again_can_be_given_back(table: Deliveries, client: redis.Redis) -> None:
+    table.publish(QUEUE, "a", MESSAGE)
+    for given_back in range(3):
+        (found,) = fetch.run(table.exchange, QUEUE, limits="1", checks=0, room=1, kept=0, instance="w1")
+        delivery = read_fetched(found).delivery
+        assert (delivery.count, delivery.given_back) == (1, given_back)
+        table.requeue(delivery)
 
 
 def test_a_message_of_another_worker_is_not_due(table: Deliveries, client: redis.Redis) -> None:
