@@ -1,6 +1,7 @@
 """A call whose worker was lost: whether it may have run depends on whether it had begun, and on nothing else."""
 
 from pathlib import Path
+from signal import SIGCONT, SIGSTOP, SIGTERM
 
 import pytest
 import redis
@@ -12,6 +13,7 @@ from tarsy_tasks.telemetry.audit import StepName
 from tests.calls.audit_entries import only_entry
 from tests.conftest import StartWorker
 from tests.faults.ledger import UNSAFE, Ledger, wait_for_runs, witness
+from tests.gates import make_gate, open_gate
 from tests.processes import Worker, wait_until
 
 SHORT_LEASE = 'broker_transport_options = {"visibility_timeout": 2}\n'
@@ -62,6 +64,32 @@ def test_a_begun_call_is_unknown_also_past_its_deadline(
         assert others == [(StepName.PICKED_UP, None), *further, (StepName.ANSWERED, None)]
         assert each.steps[0].at < each.steps[1].at - 1, "before its lease had lapsed"
     assert ledger.runs(UNSAFE)["held"] == 1
+
+
+def test_a_worker_that_was_paused_takes_no_call_away(
+    start_worker: StartWorker, foreign: Celery, ledger: Ledger, tmp_path: Path
+) -> None:
+    """It has taken a call, is paused, and is stopped when it goes on: then another worker runs the call."""
+    paused = start_worker(
+        {"mall": witness(ledger, "--mute", "2", session="per_call")},
+        settings=SHORT_LEASE,
+        environment={"TARSY_SHUTDOWN_GRACE_S": "0"},
+    )
+    wait_until(lambda: ledger.starts == 1, "the session that lists the tools")
+    sent = foreign.send_task("tarsy.call_tool", ["mall", "meet", {"key": "once"}], queue="mcp.mall")
+    wait_until(lambda: ledger.starts == 2, "the session of the call is being opened")
+    paused.process.send_signal(SIGSTOP)
+    gate = make_gate(tmp_path / "gate")
+    start_worker({"mall": witness(ledger, "--gate", str(gate), session="per_call")}, settings=SHORT_LEASE)
+    wait_for_runs(ledger, 1)
+    paused.process.send_signal(SIGTERM)
+    paused.process.send_signal(SIGCONT)
+    assert paused.process.wait(TIMEOUT_S) == 0
+    for key in ("next", "later", "last"):  # what is given back would come first
+        assert foreign.send_task("tarsy.call_tool", ["mall", "look", {"key": key}], queue="mcp.mall").get(TIMEOUT_S)
+    open_gate(gate)
+    assert ToolResult.model_validate(sent.get(timeout=TIMEOUT_S)).outcome is Outcome.OK
+    assert ledger.runs()["once"] == 1
 
 
 def test_a_call_whose_session_was_being_opened_runs(start_worker: StartWorker, foreign: Celery, ledger: Ledger) -> None:
