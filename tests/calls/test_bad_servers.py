@@ -195,6 +195,8 @@ def entry(port: int, transport: Transport, server: str) -> dict[str, Any]:
     connect_s = 3 if moment == "connect" and kind in NEVER_ANSWER else 30
     if (transport, kind) == ("stdio", "hangs"):
         connect_s = 8  # it has to start, and say what it waits for, within that
+    if kind == "pages-for-ever":
+        connect_s = 60  # it answers each of 200 requests
     common: dict[str, Any] = {"timeouts": BAD_TIMEOUTS | {"connect_s": connect_s, "list_s": connect_s}}
     if transport == "stdio":
         command = "/no/such/command" if kind == "no-such-command" else sys.executable

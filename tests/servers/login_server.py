@@ -31,6 +31,7 @@ class LoginServer(PlainServer):
 
     Attributes:
         token_s: The lifetime that it claims; None: it does not say.
+        code_s: That of what it gives for a code, if it is another one.
         metadata: What replaces its own metadata, by key; None removes a key.
         resource_metadata: The same of those of the MCP servers.
         iss: What it says in its answers in place of its issuer; None: nothing.
@@ -48,6 +49,7 @@ class LoginServer(PlainServer):
     def __init__(self) -> None:
         super().__init__(Handler)
         self.token_s: Any = 3600
+        self.code_s: int | None = None
         self.metadata: dict[str, Any] = {}
         self.resource_metadata: dict[str, Any] = {}
         self.iss: str | None = self.url
@@ -68,11 +70,12 @@ class LoginServer(PlainServer):
         found = [each for each in self.requests if each.method == "POST" and each.path == path]
         return [{key: values[0] for key, values in parse_qs(each.body).items()} for each in found]
 
-    def give(self, scope: str) -> dict[str, Any]:
+    def give(self, scope: str, grant: str = "") -> dict[str, Any]:
         access, refresh = (f"{kind}-{secrets.token_urlsafe(24)}" for kind in ("access", "refresh"))
         self.access[access] = self.refresh[refresh] = set(scope.split())
         given = {"access_token": access, "refresh_token": refresh, "token_type": "Bearer", "scope": scope}
-        return given if self.token_s is None else {**given, "expires_in": self.token_s}
+        claimed_s = self.code_s if self.code_s and grant == "authorization_code" else self.token_s
+        return given if claimed_s is None else {**given, "expires_in": claimed_s}
 
 
 class Handler(PlainHandler):
@@ -213,7 +216,7 @@ class Handler(PlainHandler):
         if granted is None:
             self.refuse("invalid_grant")
         else:
-            self.reply(200, json.dumps(self.server.give(granted)).encode(), JSON)
+            self.reply(200, json.dumps(self.server.give(granted, form["grant_type"])).encode(), JSON)
 
     def _authorization_code(self, form: dict[str, str]) -> str | None:
         asked = self.server.codes.pop(form["code"], None)
