@@ -67,7 +67,8 @@ class Delivery:
         tag: Of a call, the task id.
         queue: Where it was taken from, without a priority.
         count: The delivery count; deliveries that ended with a requeue do not count.
-        given_back: How many earlier deliveries ended so. No two deliveries of a message have the same pair of the two.
+        given_back: How many earlier deliveries were requeued, delayed, parked or passed on. No two deliveries of a
+            message have the same `count` and the same `given_back`.
         state: The state of the call when it was taken.
         owner: Who began it, if it has begun.
         size_bytes: Of the message, if it was fetched in the package's own way.

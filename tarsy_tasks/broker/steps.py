@@ -164,9 +164,8 @@ ANSWER_RECORD = """
 
 
 # The first answer stays. A call that another owner has begun is answered by that one, and one that another worker has
-# parked since, by whoever takes it when it is woken. What an agent withdrew from
-# its queue, the agent records. Returns whether this step ended the call, and the error of the audit or nothing; so do
-# the next three.
+# parked since, by the worker that takes it when it is woken. What an agent withdrew from its queue, the agent records.
+# Returns whether this step ended the call, and the error of the audit or nothing; so do the next three.
 @step(ANSWER_CHECK, ANSWER_STORE, ANSWER_RECORD)
 def answer(
     *,

@@ -272,7 +272,7 @@ class PagesInCircles(Server):
 
 
 class DoesOneThingAtATime(Server):
-    """Reads nothing until the gate is open (`tests.gates`) that its tool `act` is told of."""
+    """Reads nothing until the gate (`tests.gates`) that its tool `act` gets as an argument is open."""
 
     def act(self, request: Message) -> None:
         Path(request["params"]["arguments"]["text"]).read_bytes()

@@ -1,4 +1,4 @@
-"""A worker that was stopped for longer than a lease, and gives back what another worker has meanwhile."""
+"""A worker that was paused for longer than a lease, and gives back what another worker has taken since."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,16 +10,11 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.deliveries import Deliveries
 from tarsy_tasks.broker.delivery import CallState, Delivery
 from tarsy_tasks.broker.fetch import fetch, read_fetched
-from tarsy_tasks.broker.parked_calls import Parking, wake_due
-from tarsy_tasks.broker.session_handover import forward
+from tarsy_tasks.broker.parked_calls import Parking
 from tests.unit.deliveries.table import MESSAGE, QUEUE, RESULT, begin, on_a_loop, pop, state_of, sweep
+from tests.unit.deliveries.test_forged_entries import expire, pass_on, requeue
 
-SESSION = keys.session_key("desk:run")
 GiveBack = Callable[[Deliveries, redis.Redis, Delivery], object]
-
-
-def requeue(table: Deliveries, _: redis.Redis, delivery: Delivery) -> None:
-    table.requeue(delivery)
 
 
 def requeue_on_a_loop(_: Deliveries, client: redis.Redis, delivery: Delivery) -> None:
@@ -38,22 +33,12 @@ def park(
     table.requeue(delivery)
 
 
-def pass_on(table: Deliveries, client: redis.Redis, delivery: Delivery) -> None:
-    client.hset(SESSION, mapping={"principal": "sre", "holder": "w2"})
-    forward(table.exchange, delivery, SESSION, "w2")
-
-
 WAYS = [requeue, requeue_on_a_loop, delay, park, pass_on]
 
 
 def take(table: Deliveries, client: redis.Redis) -> Delivery:
     assert pop(client) == MESSAGE
     return table.take(QUEUE, "a", lambda: "")
-
-
-def wake(table: Deliveries, client: redis.Redis) -> None:
-    client.zadd(keys.PARKED, {f"{QUEUE}\na": 1})
-    wake_due(table.exchange)
 
 
 def lose(table: Deliveries, client: redis.Redis, *, owner: str = "") -> tuple[Delivery, Delivery]:
@@ -154,8 +139,8 @@ def test_the_owner_of_a_call_parks_it_once(table: Deliveries, client: redis.Redi
     """With a task of its server, a call stays begun; the reply was lost, so the step is sent again."""
     if is_woken_first:
         table.publish(QUEUE, "a", MESSAGE)
-        park(table, client, take(table, client))
-        wake(table, client)
+        park(table, client, first := take(table, client))
+        expire(table, client, first)
         lost = take(table, client)
         begin(client, lost, "w1 1.1")
         sweep(table, until="its lease has lapsed")
@@ -167,7 +152,7 @@ def test_the_owner_of_a_call_parks_it_once(table: Deliveries, client: redis.Redi
         park(table, client, lost, owner)
         assert lost.parking is not None
         assert client.hget(keys.call_marker("a"), "deliveries") == b"1"
-    wake(table, client)
+    expire(table, client, lost)
     park(table, client, lost, owner)
     assert lost.parking is None
     taken = take(table, client)
