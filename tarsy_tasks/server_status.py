@@ -88,7 +88,7 @@ class ServerStatus(FrozenModel):
         capabilities: What it offers, in MCP's words, such as `tools`, `tools.listChanged` and `resources.subscribe`;
             also while it is idle. Empty if no worker has been connected to it.
         tools: As last listed, sorted as the server lists them; those that this agent has selected, and may call as far
-            as is known.
+            as is known. A worker writes a changed list a moment after the state.
         instructions: For models that use it.
         listed_at: When the list last changed, by the same clock; None if there is none.
         last_error: Why a session last failed or could not be opened, for operators; None if that never happened. The

@@ -29,9 +29,13 @@ def tools(worker: Worker) -> Iterator[ToolExecutor]:
         yield tools
 
 
+def _listed(status: ServerStatus, state: ServerState) -> ServerStatus | None:
+    """A status in that state with its tools, which a worker writes a moment after the state."""
+    return status if status.state is state and status.tools else None
+
+
 def test_a_connected_server_says_all_about_itself(tools: ToolExecutor, redis_url: str) -> None:
-    wait_until(lambda: tools.server("desk").state is ServerState.CONNECTED, "it is connected")
-    before = tools.server("desk")
+    before = wait_until(lambda: _listed(tools.server("desk"), ServerState.CONNECTED), "it is connected")
     assert before.capabilities[:1] == ("tools",)
     assert before.counters.sessions_opened == before.counters.workers == 1
     assert before.last_error is None
@@ -58,11 +62,8 @@ def test_an_idle_server_is_known_by_what_it_was(tools: ToolExecutor) -> None:
     assert tools.server("later").capabilities == ()
     assert tools.execute("later.look", {"key": "a"}).outcome is Outcome.OK
 
-    def idle_again() -> ServerStatus | None:
-        found = tools.server("later")  # what is known of it may be from before the call
-        return found if found.state is ServerState.IDLE and found.capabilities else None
-
-    idle = wait_until(idle_again, "it is idle again")
+    # What is known of it may be from before the call.
+    idle = wait_until(lambda: _listed(tools.server("later"), ServerState.IDLE), "it is idle again")
     assert idle.capabilities[:1] == ("tools",)
     assert len(idle.tools) == 6
     assert idle.counters.sessions_replaced == 0
