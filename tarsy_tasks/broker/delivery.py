@@ -82,6 +82,8 @@ class Delivery:
         runs: It is in the pool, and goes on when the connection to Redis is replaced.
         answered: Result and acknowledgement went out together.
         kept: It must not be acknowledged: its answer could not be stored.
+        unbegins: If it is requeued, it is taken back that this worker has begun it: it was not sent, or it was, did not
+            complete, and is sent again.
         wait_s: If it is requeued, how long it is delayed before it is back in its queue.
         parking: If it is requeued, and parked instead: what is written of it; None if it was not parked after all.
         record: What the worker knows of it; None for what is not a call.
@@ -101,6 +103,7 @@ class Delivery:
     runs: bool = False
     answered: bool = False
     kept: bool = False
+    unbegins: bool = False
     wait_s: float = 0.0
     parking: Parking | None = None
     record: AuditSource | None = None
@@ -147,4 +150,10 @@ class Delivery:
     @property
     def slots(self) -> dict[str, Any]:
         """What the steps that give it back take."""
-        return {"home": self.queue, "tag": self.tag, "delivery_count": self.count, "given_back": self.given_back}
+        return {
+            "home": self.queue,
+            "tag": self.tag,
+            "delivery_count": self.count,
+            "given_back": self.given_back,
+            "begun_as": self.begins_as if self.unbegins else "",
+        }

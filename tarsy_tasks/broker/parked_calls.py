@@ -106,10 +106,9 @@ class Decided(StrEnum):
 
 # Returns 0, and does not park it, in three cases: nobody waits for the call any more (one that waits for a task is
 # parked nevertheless, so that its task is cancelled); it is one too many; another worker has taken it since. If `owner`
-# has begun the call, that other worker only waits for it, and the call is parked nevertheless, once. With `unbegins`
-# its begin is taken back in the same step, whatever is returned: it was sent, and has not completed, and woken, it is
-# sent again. With the record of the same question the earlier approvals stay: its worker was lost, and another one asks
-# again.
+# has begun the call, that other worker only waits for it, and the call is parked nevertheless, once. That `begun_as`
+# has begun it is taken back, whatever is returned. With the record of the same question the earlier approvals stay: its
+# worker was lost, and another one asks again.
 @script(
     constants(marker_ttl_s=MARKER_TTL_S, kept_s=KEPT_S, polled_ttl_s=32 * 24 * 3600, refused_s=600),
     NOW,
@@ -121,7 +120,7 @@ class Decided(StrEnum):
     local mark, current, resumed, parked_by = unpack(redis.call('HMGET', marker,
         'mark', 'owner', 'resumed', 'parked_by'))
     local is_owner = mark == 'begun' and current == owner and parked_by ~= owner
-    if unbegins then unbegin() end
+    unbegin(begun_as)
     if not record.task and redis.call('EXISTS', withdrawn) == 1 then return 0 end
     if not (is_current() or is_owner) then  -- it may be this one that has parked it, and the reply was lost
         local is_same = redis.call('HGET', parked_call, 'digest') == record.digest
@@ -182,8 +181,8 @@ def _park(
     channel: str,
     polled: str,
     poll_s: float,
+    begun_as: str,
     owner: str,
-    unbegins: bool,
     most: int,
 ) -> int: ...
 
@@ -200,7 +199,6 @@ class Parking:
         poll_s: In how many seconds the server is asked about the task.
         input_round: As of `interceptors.Parked`.
         owner: Who has begun the call; empty: it has not begun.
-        unbegins: Whether its begin is taken back.
         most: How many calls of its principal may be parked at once; 0: any number.
         state_elsewhere: In place of `state` if results are in another Redis (`parked_states`).
     """
@@ -212,11 +210,12 @@ class Parking:
     poll_s: float = 0.0
     input_round: Mapping[str, str] = field(default_factory=dict[str, str])
     owner: str = ""
-    unbegins: bool = False
     most: int = 0
     state_elsewhere: str = ""
 
-    def park(self, exchange: RedisExchange, *, home: str, tag: str, delivery_count: int, given_back: int) -> bool:
+    def park(
+        self, exchange: RedisExchange, *, home: str, tag: str, delivery_count: int, given_back: int, begun_as: str
+    ) -> bool:
         """Park a call that this worker has taken; False if nobody waits for it any more, it is one too many, or another
         worker has taken it since and does not wait for this one. The arguments are `Delivery.slots`."""
         return bool(
@@ -226,6 +225,7 @@ class Parking:
                 tag=tag,
                 delivery_count=delivery_count,
                 given_back=given_back,
+                begun_as=begun_as,
                 ends_at=self.until,
                 record=self.record,
                 kept=dict(self.input_round),
@@ -234,7 +234,6 @@ class Parking:
                 polled=self.polled,
                 poll_s=self.poll_s,
                 owner=self.owner,
-                unbegins=self.unbegins,
                 most=self.most,
             )
         )

@@ -17,7 +17,7 @@ from tarsy_tasks.broker.delivery import Delivery
 from tarsy_tasks.broker.entries import ANNOUNCE, ENTRIES, GIVE_BACK
 from tarsy_tasks.broker.exchange import RedisExchange
 from tarsy_tasks.broker.script import NOW, Key, constants, script
-from tarsy_tasks.broker.steps import KEYS, PUBLISH, step
+from tarsy_tasks.broker.steps import KEYS, PUBLISH, UNBEGIN, step
 from tarsy_tasks.broker.task_headers import LONGEST_NAME
 
 __all__ = ["PASS_ON", "SESSION_HEADER", "forward", "publish_to_session", "take_back"]
@@ -106,8 +106,10 @@ PASS_ON = (
 @step(
     NOW,
     ENTRIES,
+    UNBEGIN,
     GIVE_BACK,
     r"""
+    unbegin(begun_as)
     if redis.call('HGET', session, 'holder') ~= holder then return 0 end
     if not is_current() then return 1 end
     redis.call('ZREM', leases, home .. '\n' .. tag)
@@ -134,6 +136,7 @@ def _forward(
     home: str,
     delivery_count: int,
     given_back: int,
+    begun_as: str,
     holder: str,
     target: str,
 ) -> int: ...

@@ -113,7 +113,8 @@ def begin(*, tag: str, owner: str, begun_at: str, earlier_owner: str, is_audited
 UNBEGIN = (
     constants(longest_begun=LONGEST_CHARS)
     + r"""
-    local function unbegin()
+    local function unbegin(owner)
+        if owner == '' then return end
         local state, current, begun = unpack(redis.call('HMGET', marker, 'mark', 'owner', 'begun'))
         if state ~= 'begun' or current ~= owner then return end
         redis.call('HDEL', marker, 'mark', 'owner')
@@ -123,10 +124,11 @@ UNBEGIN = (
     end
     """
 )
-"""In Lua, a function that takes back that `owner` has begun a call."""
+"""In Lua, a function that takes back that `owner`, if there is one, has begun a call. A step that gives a call back
+calls it in any case: another worker that has taken the call since waits for this one."""
 
 
-@step(UNBEGIN, "unbegin()")
+@step(UNBEGIN, "unbegin(owner)")
 def unbegin(*, tag: str, owner: str) -> None: ...
 
 
@@ -258,8 +260,10 @@ def record_dead_letter(*, tag: str, entry: str, limit: int) -> tuple[int, bytes]
     NOW,
     ENTRIES,
     ANNOUNCE,
+    UNBEGIN,
     GIVE_BACK,
     """
+    unbegin(begun_as)
     if not is_current() then return 0 end
     redis.call('ZREM', leases, lease)
     local in_flight = entry_of(tag, home)
@@ -278,7 +282,7 @@ def record_dead_letter(*, tag: str, entry: str, limit: int) -> tuple[int, bytes]
     return 1
     """,
 )
-def requeue(*, home: str, tag: str, delivery_count: int, given_back: int) -> int: ...
+def requeue(*, home: str, tag: str, delivery_count: int, given_back: int, begun_as: str) -> int: ...
 
 
 # Returns 0, and does nothing, if the time has come, or nobody waits for it any more. Nothing has to be done if another
@@ -286,8 +290,10 @@ def requeue(*, home: str, tag: str, delivery_count: int, given_back: int) -> int
 @step(
     _LEASE,
     NOW,
+    UNBEGIN,
     GIVE_BACK,
     """
+    unbegin(begun_as)
     if not is_current() then return 1 end
     local due = math.max(due_at, now + wait_s)
     if due <= now or redis.call('EXISTS', withdrawn) == 1 then return 0 end
@@ -301,7 +307,9 @@ def requeue(*, home: str, tag: str, delivery_count: int, given_back: int) -> int
     return 1
     """,
 )
-def delay(*, home: str, tag: str, delivery_count: int, given_back: int, due_at: float, wait_s: float) -> int: ...
+def delay(
+    *, home: str, tag: str, delivery_count: int, given_back: int, begun_as: str, due_at: float, wait_s: float
+) -> int: ...
 
 
 @step(NOW, "for _, lease in ipairs(renewed) do redis.call('ZADD', leases, 'XX', now, lease) end")

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from tarsy_tasks import ErrorCode
@@ -53,9 +54,10 @@ def parts(unbegin: Any, *interceptors: Any) -> tuple[Any, Any, Any, Any]:
 def test_an_ending_is_reported_when_the_loop_stops(is_stopped_first: bool) -> None:
     """Redis does not answer, and the loop ends its tasks."""
     endings: list[Any] = []
+    *others, call = parts(unbegin=never)
 
     async def run() -> None:
-        execution = CallExecution(*parts(unbegin=never), endings.append)
+        execution = CallExecution(*others, call, endings.append)
         execution.start()
         await asyncio.sleep(0)
         if is_stopped_first:
@@ -68,26 +70,34 @@ def test_an_ending_is_reported_when_the_loop_stops(is_stopped_first: bool) -> No
 
     asyncio.run(run())
     assert endings == [Requeued("the worker stops")]
+    assert call.delivery.unbegins, "the step that gives it back can be sent when Redis is back"
 
 
-def test_a_call_that_an_interceptor_requeues_has_not_begun() -> None:
+@pytest.mark.parametrize("is_redis_away", [False, True])
+def test_a_call_that_an_interceptor_requeues_has_not_begun(is_redis_away: bool) -> None:
     """Otherwise its next worker would wait for the answer of this one."""
     endings: list[Any] = []
     begun = {"a": "w 1"}
 
     async def unbegin(tag: str, owner: str) -> None:
+        if is_redis_away:
+            raise RedisConnectionError("Redis is away")
         assert begun.pop(tag) == owner
 
     async def requeue(*_: Any) -> Requeued:
         return Requeued("later")
 
+    *others, call = parts(unbegin, requeue)
+
     async def run() -> None:
-        execution = CallExecution(*parts(unbegin, requeue), endings.append)
+        execution = CallExecution(*others, call, endings.append)
         execution.start()
         await until(lambda: endings, 10)
 
     asyncio.run(run())
-    assert (endings, begun) == ([Requeued("later")], {})
+    assert endings == [Requeued("later")]
+    assert bool(begun) is is_redis_away
+    assert call.delivery.unbegins, "the step that gives it back does the same"
 
 
 def test_an_owner_that_lives_and_is_silent_is_not_called_lost() -> None:

@@ -21,6 +21,7 @@ from tarsy_tasks.interceptors import Answer, Ending, Parked, Requeued
 from tarsy_tasks.methods import ANSWER_INPUT
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode
+from tarsy_tasks.questions import INPUT_REQUIRED
 from tarsy_tasks.telemetry.metrics import NO_TOOL
 from tarsy_tasks.worker.calls.call_approval import apply_decision
 from tarsy_tasks.worker.calls.chain import Interceptors, run_through
@@ -154,6 +155,8 @@ class CallExecution:
                 await self._unbegin()  # or another worker would wait for this one's answer
             if isinstance(ending, Parked) and call.delivery is not None:
                 call.delivery.parking = build_parking(self._context, call, ending)
+                # Woken, it is sent again.
+                call.delivery.unbegins = ending.reason == INPUT_REQUIRED
             if isinstance(ending, Answer) and (ending.result is not call.built or call.is_large):
                 ending = await self._finished(ending.result)
             if call.feed is not None:
@@ -169,6 +172,8 @@ class CallExecution:
         except asyncio.CancelledError:
             # By `end`, which has reported an ending; or because the loop stops, and nothing can be awaited any more.
             if not (call.record.has_begun and call.may_have_run):
+                if call.delivery is not None:
+                    call.delivery.unbegins = True
                 self._report_ending(Requeued("the worker stops"))
             self.end(WorkerStopping())
             raise
@@ -250,15 +255,18 @@ class CallExecution:
             self._report_ending(self._failure(_stopped(call)))
 
     async def _requeue(self) -> None:
-        """Give back a call that was not sent. Its begin marker may be on its way to Redis."""
+        """Give back a call that was not sent."""
         try:
             await self._unbegin()
         finally:  # even when the loop stops before Redis answers: a thread waits for this
             self._report_to(Requeued("the worker stops"))
 
     async def _unbegin(self) -> None:
+        """Take back that the call has begun: here, for its begin marker may be on its way on this connection; and in
+        the step that gives it back, for this may fail."""
         call = self._call
         if call.delivery is not None and call.owner:
+            call.delivery.unbegins = True
             with suppress(RedisError, OSError):
                 await self._context.in_flight.unbegin(call.delivery.tag, call.owner)
 

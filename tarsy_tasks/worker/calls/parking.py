@@ -86,7 +86,6 @@ def build_parking(context: WorkerContext, call: RunningCall, parked: Parked, *, 
         parked.poll_s,
         dict(parked.input_round),
         call.owner,
-        parked.reason == INPUT_REQUIRED,
         context.settings.parked_calls,
         elsewhere,
     )

@@ -25,11 +25,9 @@ def delay(table: Deliveries, _: redis.Redis, delivery: Delivery) -> None:
     table.delay(delivery, wait_s=60)
 
 
-def park(
-    table: Deliveries, client: redis.Redis, delivery: Delivery, owner: str = "", *, unbegins: bool = False
-) -> None:
+def park(table: Deliveries, client: redis.Redis, delivery: Delivery, owner: str = "") -> None:
     record: dict[str, Any] = {"reason": "approval", "digest": "d", "needs": 1, "about": "{}", "allowance_s": 30.0}
-    delivery.parking = Parking(record, client.time()[0] + 60, "", owner=owner, unbegins=unbegins)
+    delivery.parking = Parking(record, client.time()[0] + 60, "", owner=owner)
     table.requeue(delivery)
 
 
@@ -75,6 +73,18 @@ def test_a_message_that_another_worker_has_is_not_given_back(
 
 
 @pytest.mark.parametrize("give_back", WAYS)
+def test_a_worker_that_waits_for_one_that_gives_back_goes_on(
+    table: Deliveries, client: redis.Redis, give_back: GiveBack
+) -> None:
+    lost, taken = lose(table, client, owner="w1 1")
+    give_back(table, client, lost)
+    assert begin(client, taken, "w2 2") is CallState.BEGUN
+    lost.unbegins = True
+    give_back(table, client, lost)
+    assert begin(client, taken, "w2 2") is CallState.NONE
+
+
+@pytest.mark.parametrize("give_back", WAYS)
 def test_what_was_given_back_and_taken_again_stays(table: Deliveries, client: redis.Redis, give_back: GiveBack) -> None:
     """The reply was lost, so the step is sent again."""
     table.publish(QUEUE, "a", MESSAGE)
@@ -103,7 +113,8 @@ def test_who_has_begun_a_call_parks_it_though_another_waits(
 ) -> None:
     lost, taken = lose(table, client, owner="w1 1")
     assert begin(client, taken, "w2 2") is CallState.BEGUN
-    park(table, client, lost, "w1 1", unbegins=unbegins)
+    lost.unbegins = unbegins
+    park(table, client, lost, "w1 1")
     assert lost.parking is not None
     assert begin(client, taken, "w2 2") is CallState.PARKED
     assert state_of(client, "a") is (CallState.NONE if unbegins else CallState.BEGUN)
@@ -128,7 +139,8 @@ def test_a_question_is_taken_back_though_nobody_has_the_call(table: Deliveries, 
     lost = take(table, client)
     begin(client, lost, "w1 1")
     sweep(table, until="its lease has lapsed")
-    park(table, client, lost, "w1 1", unbegins=True)
+    lost.unbegins = True
+    park(table, client, lost, "w1 1")
     assert (state_of(client, "a"), client.zcard(keys.PARKED)) == (CallState.NONE, 1)
     client.rpop(QUEUE)
     assert table.take(QUEUE, "a", lambda: "").state is CallState.PARKED, "its message was still in the queue"

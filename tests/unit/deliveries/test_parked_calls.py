@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -262,7 +261,7 @@ def test_a_call_that_is_sent_again_is_parked_as_not_begun(
     pop(client)
     delivery = take(table, client)
     begin(client, delivery, "me 1")
-    delivery.parking = replace(build(client), owner=owner, unbegins=True)
+    delivery.parking, delivery.begins_as, delivery.unbegins = build(client), owner, True
     table.requeue(delivery)
     assert client.zcard(keys.PARKED) == 1
     assert client.hget(keys.call_marker("a"), "mark") == mark
@@ -274,7 +273,7 @@ def test_one_that_is_cancelled_before_is_not_parked(table: Deliveries, client: r
     delivery = take(table, client)
     begin(client, delivery, "me 1")
     withdraw(client, "a")
-    delivery.parking = replace(build(client), owner="me 1", unbegins=True)
+    delivery.parking, delivery.unbegins = build(client), True
     table.requeue(delivery)
     assert not client.exists(keys.PARKED)
     assert pop(client) == MESSAGE
