@@ -123,6 +123,14 @@ class Deliveries:
         with refusals():
             self._end(answer_large, entry, **slots, charges=delivery.charges, whole_bytes=large.whole_bytes)
 
+    def is_answered_by_another(self, delivery: Delivery) -> bool:
+        """Whether a result that is stored in another Redis is not to be stored, as `answer` would not store it. Another
+        worker may run the call: then this delivery is not acknowledged either."""
+        slots = {"tag": delivery.tag, "owner": delivery.owner, "begins_as": delivery.begins_as}
+        found = as_text(steps.find_other_answerer.run(self.exchange, **slots))
+        delivery.answered = delivery.answered or found == CallState.BEGUN
+        return bool(found)
+
     def store_unless_known(
         self, tag: str, queue: str, result_key: str, result: str | bytes, lifetime_s: int | None
     ) -> None:

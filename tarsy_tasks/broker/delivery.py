@@ -80,7 +80,8 @@ class Delivery:
         priority: That of the list that it was taken from.
         begins_as: The owner as whom this worker begins it, known before Redis has replied.
         runs: It is in the pool, and goes on when the connection to Redis is replaced.
-        answered: Result and acknowledgement went out together.
+        answered: It must not be acknowledged any more: that went out together with the result, or another worker runs
+            the call.
         kept: It must not be acknowledged: its answer could not be stored.
         unbegins: If it is requeued, it is taken back that this worker has begun it: it was not sent, or it was, did not
             complete, and is sent again.

@@ -33,6 +33,7 @@ from tarsy_tasks.broker.confinement import current_confinement
 from tarsy_tasks.broker.deliveries import Deliveries
 from tarsy_tasks.broker.delivery import Delivery
 from tarsy_tasks.broker.exchange import RedisExchange
+from tarsy_tasks.broker.kombu_transport import broker_pool
 from tarsy_tasks.broker.large_results import LargeWrite, NotKeptError
 from tarsy_tasks.broker.received_json import read_json
 from tarsy_tasks.broker.redis_errors import ErrorKind, classify_error
@@ -135,6 +136,9 @@ class ResultBackend(RedisBackend):
             return result
         delivery: Delivery | None = getattr(request, "delivery", None)
         in_flight = delivery if delivery is not None and delivery.tag == task_id and self._is_the_broker else None
+        elsewhere = delivery if in_flight is None and state in _ENDINGS else None
+        if elsewhere is not None and elsewhere.tag == task_id and self._is_answered_by_another(elsewhere):
+            return result
         try:
             if state != states.SUCCESS and (in_flight is None or state not in _ENDINGS):
                 return super()._store_result(task_id, result, state, traceback, request, **kwargs)
@@ -172,6 +176,13 @@ class ResultBackend(RedisBackend):
         else:
             self.ensure(self._deliveries.answer_large, (*answer, large))
         in_flight.answered = True
+
+    def _is_answered_by_another(self, delivery: Delivery) -> bool:
+        try:
+            return self._deliveries_of_broker.is_answered_by_another(delivery)
+        except (RedisError, OSError) as error:
+            logger.warning("it is not known whether another worker has answered %s: %s", delivery.tag, error)
+            return False
 
     def _store_unless_known(self, task_id: str, queue: str, key: str, value: str) -> None:
         """For a message of a bound agent, which names the ids of what follows it: no answer of another call may be
@@ -306,6 +317,10 @@ class ResultBackend(RedisBackend):
     @cached_property
     def _deliveries(self) -> Deliveries:
         return Deliveries(lambda: self._exchange)
+
+    @cached_property
+    def _deliveries_of_broker(self) -> Deliveries:
+        return Deliveries(lambda: RedisExchange(broker_pool(self.app)))
 
     @cached_property
     def _is_the_broker(self) -> bool:

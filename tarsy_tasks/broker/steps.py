@@ -184,6 +184,19 @@ def answer(
 ) -> tuple[int, bytes]: ...
 
 
+# For a result that is stored in another Redis: the state of the call, if `answer` would not store this one, and else
+# nothing.
+@step(
+    """
+    local state, current, is_parked = unpack(redis.call('HMGET', marker, 'mark', 'owner', 'parked'))
+    if is_parked then return 'parked' end
+    if state == 'answered' then return state end
+    return state == 'begun' and current ~= owner and current ~= begins_as and state or ''
+    """
+)
+def find_other_answerer(*, tag: str, owner: str, begins_as: str) -> bytes: ...
+
+
 _STORE = """
     if ttl_s > 0 then redis.call('SET', key, result, 'EX', ttl_s) else redis.call('SET', key, result) end
     redis.call('PUBLISH', key, result)

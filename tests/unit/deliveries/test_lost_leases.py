@@ -125,6 +125,20 @@ def test_who_has_begun_a_call_parks_it_though_another_waits(
     assert not client.exists(RESULT)
 
 
+def test_a_result_in_another_redis_is_stored_by_who_has_the_call(table: Deliveries, client: redis.Redis) -> None:
+    lost, taken = lose(table, client)
+    assert not table.is_answered_by_another(lost), "nobody has begun it"
+    begin(client, taken, "w2 2")
+    assert table.is_answered_by_another(lost)
+    assert lost.answered, "nor is it acknowledged: the other worker may be lost, too"
+    assert not table.is_answered_by_another(taken)
+    taken.unbegins = True
+    park(table, client, taken)
+    lost.answered = False
+    assert table.is_answered_by_another(lost)
+    assert not lost.answered
+
+
 def test_what_was_parked_by_another_worker_is_not_ended(table: Deliveries, client: redis.Redis) -> None:
     lost, taken = lose(table, client)
     park(table, client, taken)
