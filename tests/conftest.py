@@ -1,6 +1,7 @@
 """Fixtures: one Valkey for the run, workers per module, and a check that nothing is left behind."""
 
 import gc
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from operator import itemgetter
@@ -54,6 +55,10 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
 
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell script has started the suite in the background: what the suite starts would ignore SIGINT, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 know("of a misbehaving server", misbehaving_stdio.SECRET)
 know("of a server that says HTML", hostile_words.SECRET)

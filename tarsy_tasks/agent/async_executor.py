@@ -173,7 +173,7 @@ class AsyncToolExecutor(BaseExecutor):
 
     async def tool_info(self, name: str) -> ToolInfo:
         """As `ToolExecutor.tool_info`."""
-        return await _run(self._statuses.find_tool(name))
+        return await _run(self._statuses.find_tool(name, self._lister.last))
 
     async def is_mcp_tool(self, name: str) -> bool:
         """As `ToolExecutor.is_mcp_tool`."""

@@ -226,12 +226,15 @@ class ToolExecutor(BaseExecutor):
         """What is known of a tool, by any form of its name: definition, status of its server, and whether a call would
         be permitted. One round trip to Redis; no worker is asked.
 
+        A worker that has just started writes to Redis a moment later what its servers list. Until then, this knows the
+        tools of the last `list_tools`.
+
         Raises:
             ToolNameError: There is no such tool; the text lists what there is, closest first.
             BrokerUnavailable: As `server`.
             ConfigError: As `server`.
         """
-        return run_in_background(self._statuses.find_tool(name)).result()
+        return run_in_background(self._statuses.find_tool(name, self._lister.last)).result()
 
     def is_mcp_tool(self, name: str) -> bool:
         """Whether a name means a tool of these servers, for agents that have other tools as well. A name of the last

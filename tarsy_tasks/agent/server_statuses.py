@@ -71,13 +71,15 @@ class ServerStatuses:
         self.selection.require_server(server)
         return (await self._read([server]))[server]
 
-    async def find_tool(self, name: str) -> ToolInfo:
-        """The tool that a name means. Raises as `read_one`, also if there is no such tool."""
+    async def find_tool(self, name: str, listed: ToolList | None) -> ToolInfo:
+        """The tool that a name means; as it is in `listed`, if no worker has written yet what its server lists. Raises
+        as `read_one`, also if there is no such tool."""
         server, tool = self.selection.resolve(name)
         if server in self.selection.native:
             return self._describe_native(server, tool)
         status = await self.read_one(server)
-        found = status.find(tool)
+        found = _find(listed, server, tool) if status.listed_at is None else None
+        found = found or status.find(tool)
         return ToolInfo(found, status, self.adviser.advise(found.name, None))
 
     async def is_tool(self, name: str, listed: ToolList | None) -> bool:
@@ -87,7 +89,7 @@ class ServerStatuses:
             server, tool = self.selection.resolve(name)
             if server in self.selection.native:
                 return False
-            if any(each.server == server and each.tool == tool for each in listed or ()):
+            if _find(listed, server, tool):
                 return True
             (await self.read_one(server)).find(tool)
         except ToolNameError:
@@ -121,3 +123,7 @@ class ServerStatuses:
 
     def _selects(self, tool: ToolDefinition) -> bool:
         return self.selection.includes(tool.server, tool.tool) and self.adviser.permits(tool)
+
+
+def _find(listed: ToolList | None, server: str, tool: str) -> ToolDefinition | None:
+    return next((each for each in listed or () if each.server == server and each.tool == tool), None)

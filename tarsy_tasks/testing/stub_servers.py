@@ -46,7 +46,7 @@ class StubStatuses(ServerStatuses):
             raise ToolNameError(ErrorCode.UNKNOWN_SERVER, f"No answer and no tool is of MCP server `{server}`.")
         return (await self._read([server]))[server]
 
-    async def find_tool(self, name: str) -> ToolInfo:
+    async def find_tool(self, name: str, listed: ToolList | None) -> ToolInfo:  # noqa: ARG002
         server, tool = resolve_tool_name(name, self._catalogue)
         status = await self.read_one(server)
         found = status.find(tool)

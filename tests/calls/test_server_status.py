@@ -7,6 +7,7 @@ import pytest
 import redis
 
 from tarsy_tasks import AsyncToolExecutor, Outcome, ServerState, ServerStatus, ToolExecutor
+from tarsy_tasks.broker import keys
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
 from tests.processes import Worker, wait_until
@@ -47,6 +48,17 @@ def test_a_connected_server_says_all_about_itself(tools: ToolExecutor, redis_url
     assert tools.execute("desk.look", {"key": "a"}).outcome is Outcome.OK
     assert tools.is_mcp_tool("desk.look")
     assert tools.tool_info("desk.look").tool.annotations == {"readOnlyHint": True}
+
+
+def test_a_tool_is_known_before_it_is_written_to_redis(worker: Worker, redis_url: str) -> None:
+    with ToolExecutor(["desk"], timeout_s=30) as tools, redis.Redis.from_url(redis_url) as client:
+        wait_until(lambda: tools.server("desk").tools, "its worker has written it")
+        listed = tools.list_tools()
+        client.rename(keys.tools_key("desk"), "not written yet")
+        try:
+            assert tools.tool_info("desk.look").tool in listed
+        finally:
+            client.rename("not written yet", keys.tools_key("desk"))
 
 
 def test_a_server_that_does_not_start_says_why(tools: ToolExecutor) -> None:

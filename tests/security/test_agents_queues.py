@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from socket import gethostname
 from typing import Any
@@ -53,8 +54,9 @@ def admin(valkey: Valkey) -> Iterator[Any]:
 
 
 def command(app: TarsyApp, name: str, **arguments: Any) -> Any:
-    """The answer of the only worker, once it has acted on the command."""
-    (answer,) = app.control.broadcast(name, arguments=arguments, reply=True, timeout=20, limit=1)
+    """The answer of the only worker, once it has acted on the command. One that has just started may not hear it."""
+    ask = partial(app.control.broadcast, name, arguments=arguments, reply=True, timeout=5, limit=1)
+    (answer,) = wait_until(ask, f"the worker answers to {name}")
     return next(iter(answer.values()))
 
 

@@ -3,8 +3,8 @@ agents are served, each with a user of its own in Redis. Served calls are counte
 
 import json
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import pytest
@@ -71,15 +71,23 @@ def submit(tools: ToolExecutor, count: int, name: str = "desk.wait", **more: Any
     return [tools.submit(ToolCall(id=str(n), name=name, arguments=SHORT), **more) for n in range(count)]
 
 
-def watch(admin: Any, lists: list[str]) -> Iterator[list[int]]:
-    """How many messages wait in these lists, at many moments until one of them is empty."""
-    lengths = [1] * len(lists)
-    while all(lengths):
-        with admin.pipeline(transaction=True) as pipeline:
-            for name in lists:
-                pipeline.llen(name)
-            lengths = pipeline.execute()
-        yield lengths
+@contextmanager
+def takes(admin: Any, lists: Sequence[str]) -> Iterator[Iterator[int]]:
+    """From which of these lists a message is taken, one after the other, as Redis announces it."""
+    channels = [f"__keyspace@0__:{name}".encode() for name in lists]
+
+    def listen() -> Iterator[int]:
+        while message := events.get_message(timeout=60):
+            if message["data"] == b"rpop":
+                yield channels.index(message["channel"])
+
+    admin.config_set("notify-keyspace-events", "Kl")
+    with closing(admin.pubsub()) as events:
+        events.subscribe(*channels)
+        for _ in channels:
+            assert events.get_message(timeout=60)
+        yield listen()
+    admin.config_set("notify-keyspace-events", "")
 
 
 def outcomes(calls: list[SubmittedCall]) -> Counter[str]:
@@ -87,14 +95,18 @@ def outcomes(calls: list[SubmittedCall]) -> Counter[str]:
 
 
 def test_a_backlog_is_served_by_weights(workers: list[Worker], agents: dict[str, ToolExecutor], admin: Any) -> None:
-    sent = {"sre": 60, "dev": 60}
-    with stopped(*workers):
-        calls = [call for name, count in sent.items() for call in submit(agents[name], count)]
-    queues = [keys.agent_queue("desk", name) for name in sent]
-    seen = {(60 - sre, 60 - dev) for sre, dev in watch(admin, queues)}
-    # Redis takes one after the other, whichever worker asks: three of `sre`, one of `dev`.
-    assert len(seen) > 5, seen
-    assert all(abs(sre - 3 * dev) <= 3 for sre, dev in seen), str(sorted(seen))
+    names = ("sre", "dev")
+    taken = [0, 0]
+    with takes(admin, [keys.agent_queue("desk", name) for name in names]) as takes_in_order:
+        with stopped(*workers):
+            calls = [call for name in names for call in submit(agents[name], 60)]
+        # Redis takes one after the other, whichever worker asks: three of `sre`, one of `dev`.
+        for each in takes_in_order:
+            taken[each] += 1
+            assert abs(taken[0] - 3 * taken[1]) <= 3, taken
+            if taken[0] == 60:
+                break
+    assert taken[0] == 60
     assert outcomes(calls) == {"ok": 120}
 
 
@@ -127,8 +139,8 @@ def test_interactive_calls_go_before_batch(workers: list[Worker], agents: dict[s
                 call for priority in ("batch", "interactive") for call in submit(agents[name], 200, priority=priority)
             ]
         lists = [list_of(queue, "interactive"), list_of(queue, "batch")]
-        *_, (interactive, _) = watch(admin, lists)
-        assert interactive == 0
+        wait_until(lambda lists=lists: not all(map(admin.llen, lists)), "one of the lists is empty", 60)
+        assert not admin.llen(lists[0])
         assert outcomes(calls) == {"ok": 400}
         priorities = {call.id: call.result().priority for call in calls}
         # One turn of ten is batch's, by the clock: so about a tenth of them is taken before, never half.

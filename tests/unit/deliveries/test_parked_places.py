@@ -150,9 +150,9 @@ def test_all_that_is_kept_of_withdrawn_calls_is_deleted(table: Deliveries, clien
     """Whichever of many it is, long before its deadline."""
     tags = [str(number) for number in range(1000)]
     for tag in tags:
-        park(table, client, tag)
+        park(table, client, tag, lasts_s=600)
     client.hset(keys.input_key("0"), "asked", "[]")
-    client.expire(keys.input_key("0"), 60)
+    client.expire(keys.input_key("0"), 600)
     for tag in tags[::2]:
         withdraw(client, tag)
     for look in range(20):
