@@ -30,7 +30,10 @@ def test_a_call_without_redis_is_answered_at_its_deadline(tmp_path: Path) -> Non
                 assert "may have had its effect" in result.content
                 valkey.start()
         finally:
-            worker.stop()
+            assert worker.stop() == 0, worker.log
+    _, outage = worker.log.split("Connection to broker lost")
+    assert "Traceback" not in outage
+    assert "DeprecationWarning" not in outage
 
 
 def test_many_asyncio_calls_without_redis_end_at_the_deadline(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ message of a bound agent confined to it.
 import logging
 import random
 import time
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from celery import signals
 from celery.exceptions import InvalidTaskError, NotRegistered
 from celery.worker import consumer
 from celery.worker.consumer.control import Control
+from celery.worker.consumer.gossip import Gossip
 from kombu.exceptions import ContentDisallowed
 
 from tarsy_tasks.broker.confinement import confined_to
@@ -49,6 +51,10 @@ class Consumer(consumer.Consumer):
         steps: list[Any] = self.steps
         for box in [step.box for step in steps if issubclass(type(step), Control)]:
             box.on_message = partial(_handle_command, box)
+        for gossip in [step for step in steps if issubclass(type(step), Gossip)]:
+            gossip.stop = partial(_stop_if_connected, gossip.stop)
+        # Stock recommends a setting when Redis was lost. Here a call goes on, and its answer is stored later.
+        warnings.filterwarnings("ignore", "\nIn Celery 5.1", PendingDeprecationWarning, "celery.worker.consumer")
         signals.worker_shutting_down.connect(self._notice_shutdown)
 
     def on_ready(self) -> None:
@@ -154,6 +160,12 @@ class Consumer(consumer.Consumer):
                 # Its own text may quote the body.
                 self.app.backend.mark_as_failure(task_id, type(error)(why))
         signals.task_rejected.send(sender=self, message=message, exc=error)
+
+
+def _stop_if_connected(stop: Callable[[Any], None], consumer: Any) -> None:
+    """When Redis was lost, the connection is gone, and stock fails: it asks the connection which errors to ignore."""
+    if consumer.connection is not None:
+        stop(consumer)
 
 
 def _handle_command(box: Any, body: Any, message: Any) -> None:

@@ -201,8 +201,8 @@ class ConfigurationReload:
         """Take messages from the queues of all servers, and from those of servers that are gone, whose calls are
         answered. In the thread of Celery's consumer."""
         consumer, queues = self._consumer, self._app.amqp.queues
-        if consumer.task_consumer is None:
-            return  # Redis is away: `start` comes again
+        if consumer.task_consumer is None or self._stopping.is_set():
+            return  # Redis is away, and `start` comes again; or the worker stops, and has stopped taking messages
         connections = self._pool.context.connections
         wanted = [keys.queue(server) for server in (*connections, *connections.removed)]
         wanted = [*filter(self._takes, wanted), *map(keys.check_queue, connections)]
