@@ -224,10 +224,7 @@ class ToolExecutor(BaseExecutor):
 
     def tool_info(self, name: str) -> ToolInfo:
         """What is known of a tool, by any form of its name: definition, status of its server, and whether a call would
-        be permitted. One round trip to Redis; no worker is asked.
-
-        A worker that has just started writes to Redis a moment later what its servers list. Until then, this knows the
-        tools of the last `list_tools`.
+        be permitted. One round trip to Redis, and no worker is asked; what none has written yet is as last listed.
 
         Raises:
             ToolNameError: There is no such tool; the text lists what there is, closest first.

@@ -125,6 +125,7 @@ class SubmittedCall:
         if self._finish():
             self.confirm()
             self.answered.set_result(answer)
+        self._end_events()
 
     def fail(self, error: BaseException) -> None:
         """End it with an error, because it could not be enqueued, unless it has ended before."""
@@ -132,13 +133,17 @@ class SubmittedCall:
             self.answered.set_exception(error)
             if self.sent is not None and not self.sent.done():
                 self.sent.set_exception(error)
+        self._end_events()
+
+    def _end_events(self) -> None:
+        """Last: after the last event the answer is there."""
+        if self.events is not None:
+            self.events.end()
 
     def _finish(self) -> bool:
         self.stop_timer()
         self.hear = None  # which refers to the call: it would be left to the garbage collector
         has_ended, self.has_ended = self.has_ended, True
-        if self.events is not None:
-            self.events.end()
         return not has_ended
 
     def stop_timer(self) -> None:

@@ -112,6 +112,7 @@ def answers(app: TarsyApp) -> bool:
 
 def test_an_agent_alone_suspends_no_server(apps: dict[str, TarsyApp], admin: Any) -> None:
     assert answers(apps["dev"])
+    wait_until(lambda: counted(admin, "dev") == (1, 0), "it is known that another one calls the server, too")
     fail(apps["sre"], 6)
     wait_until(lambda: counted(admin, "sre") == (6, 6), "the failures are counted")
     assert counted(admin, "dev") == (1, 0)

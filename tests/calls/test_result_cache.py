@@ -168,7 +168,7 @@ def test_all_who_ask_at_once_get_one_answer(tools: ToolExecutor, directory: Path
 
 
 def test_a_leader_that_is_cancelled_holds_nobody_up(tools: ToolExecutor, ledger: Ledger) -> None:
-    ask = ToolCall(name="books.look", arguments={"key": "cancelled", "wait_s": 1})
+    ask = ToolCall(name="books.look", arguments={"key": "cancelled", "wait_s": 4})
     leader = tools.submit(ask)
     wait_until(lambda: ledger.runs()["cancelled"], "the leader asks")
     followers = [tools.submit(ask) for _ in range(4)]

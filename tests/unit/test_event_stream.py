@@ -1,7 +1,9 @@
 """What an agent makes of the batches of a worker: what is new, in order, and bounded for code that does not read."""
 
 from tarsy_tasks.agent.event_stream import CallEvents, EventBuffer
+from tarsy_tasks.agent.submitted import SubmittedCall
 from tarsy_tasks.call_events import CallLog, CallProgress, CallRestarted, DeadlineMoved, EventBatch
+from tarsy_tasks.models import ToolCall, ToolResult
 
 TASK = "c84b39f7-ea07-4566-b81c-6795b506cdcf"
 DUMPED = (
@@ -32,6 +34,14 @@ def test_what_is_older_or_repeated_is_no_event() -> None:
     assert not events.read(batch(1, 4)), "it came late"
     assert not events.read(batch(9, 9, since=0.5)), "of the worker that was cut off"
     assert [event.progress for event in buffer.take()[0] if isinstance(event, CallProgress)] == [5]
+
+
+def test_the_answer_is_there_when_the_events_end() -> None:
+    call = SubmittedCall(ToolCall(name="desk.look"), "{}", deadline=0.0)
+    at_end: list[bool] = []
+    call.events = CallEvents(EventBuffer(lambda: at_end.append(call.answered.done())))
+    call.end(ToolResult.model_construct())
+    assert at_end == [True]
 
 
 def test_another_worker_begins_again() -> None:
