@@ -6,11 +6,11 @@ deliveries, delivery, async_deliveries   where every call stands; `steps`, `entr
                         `begun` is its begin marker
 parked_calls, parked_waking, parked_places, parked_records, parked_views   calls that wait, how they go on, where they
                         are listed, what is kept of them, and what people see; `input_rounds` is what their servers have
-                        asked, `server_tasks` which worker asks about which task, `parked_states` their states if
-                        results are in another Redis
+                        asked, `server_tasks` which worker asks about which task
 session_directory, watches   which worker holds the session of a run, and which one a watch of a resource;
                         `session_handover` brings calls to the worker with their session
 answer_cache, large_results   answers that are kept, and results that are read in parts
+results_elsewhere       what is stored of calls if results are in another Redis
 fetch, shares, limit_counters, priority_lists   which message a worker takes next: by queue, agent, limit and priority
 sweep, leases, delayed  messages whose worker is lost, those that this process has leased, and those of a later time
 messages, message_template, received_json, json_values, typed_values   reading and writing messages that any producer

@@ -123,13 +123,10 @@ class Deliveries:
         with refusals():
             self._end(answer_large, entry, **slots, charges=delivery.charges, whole_bytes=large.whole_bytes)
 
-    def is_answered_by_another(self, delivery: Delivery) -> bool:
-        """Whether a result that is stored in another Redis is not to be stored, as `answer` would not store it. Another
-        worker may run the call: then this delivery is not acknowledged either."""
+    def may_answer(self, delivery: Delivery) -> bool:
+        """Whether `answer` would store a result; for results in another Redis."""
         slots = {"tag": delivery.tag, "owner": delivery.owner, "begins_as": delivery.begins_as}
-        found = as_text(steps.find_other_answerer.run(self.exchange, **slots))
-        delivery.answered = delivery.answered or found == CallState.BEGUN
-        return bool(found)
+        return not steps.find_other_answerer.run(self.exchange, **slots)
 
     def store_unless_known(
         self, tag: str, queue: str, result_key: str, result: str | bytes, lifetime_s: int | None
@@ -149,10 +146,12 @@ class Deliveries:
         step.run(self.exchange, tag=tag, key=key, result=result, ttl_s=lifetime_s or 0, channel=channel)
 
     def acknowledge(self, delivery: Delivery, entry: AuditWrite | None = None) -> None:
-        """Remove a message from the in-flight table; nothing if another worker has parked it since."""
+        """Remove a message from the in-flight table; nothing if another owner than those of `delivery` has begun it, or
+        another worker has parked it since."""
         if delivery.counted:
             self._give_back(delivery)
-        self._end(steps.acknowledge, entry, tag=delivery.tag, home=delivery.queue)
+        slots = {"owner": delivery.owner, "begins_as": delivery.begins_as}
+        self._end(steps.acknowledge, entry, tag=delivery.tag, home=delivery.queue, **slots)
 
     def discard(self, tag: str, queue: str, entry: AuditWrite | None = None) -> None:
         """Remove a message that waits in its queue, unanswered."""
@@ -187,8 +186,8 @@ class Deliveries:
         return text or b"", read_begun(begun or b"")
 
     def requeue(self, delivery: Delivery) -> None:
-        """Put a message back at the head of its list, delay it by `wait_s`, or park it; the delivery does not count.
-        Nothing, if another worker has taken it since."""
+        """Put a message back at the head of its list, delay it by `wait_s`, or park it; the delivery does not count. If
+        another worker has taken it since, only the begin marker may be removed (`Delivery.unbegins`)."""
         if delivery.counted:
             self._give_back(delivery)
         if delivery.pass_on is not None and delivery.pass_on(self.exchange, delivery):
@@ -201,8 +200,8 @@ class Deliveries:
             steps.requeue.run(self.exchange, **delivery.slots)
 
     def delay(self, delivery: Delivery, *, due_at: float = 0.0, wait_s: float = 0.0) -> bool:
-        """Give a message back until its time has come; this delivery does not count. Nothing, if another worker has
-        taken it since.
+        """Give a message back until its time has come; this delivery does not count. As `requeue`, if another worker
+        has taken it since.
 
         Args:
             due_at: Not before this time, in seconds of the clock of Redis.

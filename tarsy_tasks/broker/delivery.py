@@ -80,11 +80,10 @@ class Delivery:
         priority: That of the list that it was taken from.
         begins_as: The owner as whom this worker begins it, known before Redis has replied.
         runs: It is in the pool, and goes on when the connection to Redis is replaced.
-        answered: It must not be acknowledged any more: that went out together with the result, or another worker runs
-            the call.
+        answered: Result and acknowledgement went out together.
         kept: It must not be acknowledged: its answer could not be stored.
-        unbegins: If it is requeued, it is taken back that this worker has begun it: it was not sent, or it was, did not
-            complete, and is sent again.
+        unbegins: If it is requeued, the begin marker of this worker is removed: it was not sent, or it did not complete
+            and is to be sent again.
         wait_s: If it is requeued, how long it is delayed before it is back in its queue.
         parking: If it is requeued, and parked instead: what is written of it; None if it was not parked after all.
         record: What the worker knows of it; None for what is not a call.

@@ -106,8 +106,8 @@ class Decided(StrEnum):
 
 # Returns 0, and does not park it, in three cases: nobody waits for the call any more (one that waits for a task is
 # parked nevertheless, so that its task is cancelled); it is one too many; another worker has taken it since. If `owner`
-# has begun the call, that other worker only waits for it, and the call is parked nevertheless, once. That `begun_as`
-# has begun it is taken back, whatever is returned. With the record of the same question the earlier approvals stay: its
+# has begun the call, that other worker only waits for it, and the call is parked nevertheless, once. The begin marker
+# of `begun_as` is removed, whatever is returned. With the record of the same question the earlier approvals stay: its
 # worker was lost, and another one asks again.
 @script(
     constants(marker_ttl_s=MARKER_TTL_S, kept_s=KEPT_S, polled_ttl_s=32 * 24 * 3600, refused_s=600),
@@ -200,7 +200,7 @@ class Parking:
         input_round: As of `interceptors.Parked`.
         owner: Who has begun the call; empty: it has not begun.
         most: How many calls of its principal may be parked at once; 0: any number.
-        state_elsewhere: In place of `state` if results are in another Redis (`parked_states`).
+        state_elsewhere: In place of `state` if results are in another Redis (`results_elsewhere`).
     """
 
     record: dict[str, Any]

@@ -37,6 +37,7 @@ from tarsy_tasks.broker.kombu_transport import broker_pool
 from tarsy_tasks.broker.large_results import LargeWrite, NotKeptError
 from tarsy_tasks.broker.received_json import read_json
 from tarsy_tasks.broker.redis_errors import ErrorKind, classify_error
+from tarsy_tasks.broker.results_elsewhere import store_answer
 from tarsy_tasks.broker.typed_values import restore_values
 from tarsy_tasks.models import ToolResult
 from tarsy_tasks.outcomes import ErrorCode
@@ -94,7 +95,8 @@ class ResultBackend(RedisBackend):
     """Stores a result without reading the stored one first, and does not give up while Redis is unavailable.
 
     Stock reads it so that a failure never replaces a success, which costs a round trip per call; here the in-flight
-    table ensures that the first answer stays. Stock also gives up after 20 attempts, and the result is lost.
+    table ensures that the first answer stays, or `results_elsewhere` does. Stock also gives up after 20 attempts, and
+    the result is lost.
 
     Attributes:
         stopping: Set by a worker that no longer waits for Redis. None in other processes, which wait as stock does.
@@ -135,21 +137,18 @@ class ResultBackend(RedisBackend):
             self._store_unless_known(task_id, confinement.queue, *encoded)
             return result
         delivery: Delivery | None = getattr(request, "delivery", None)
-        in_flight = delivery if delivery is not None and delivery.tag == task_id and self._is_the_broker else None
-        elsewhere = delivery if in_flight is None and state in _ENDINGS else None
-        if elsewhere is not None and elsewhere.tag == task_id and self._is_answered_by_another(elsewhere):
-            return result
+        call = delivery if delivery is not None and delivery.tag == task_id else None
         try:
-            if state != states.SUCCESS and (in_flight is None or state not in _ENDINGS):
+            if state != states.SUCCESS and (call is None or state not in _ENDINGS):
                 return super()._store_result(task_id, result, state, traceback, request, **kwargs)
-            large = delivery.large_of(result) if delivery is not None else None
+            large = call.large_of(result) if call is not None else None
             encode = partial(self._encode_meta, task_id, state=state, traceback=traceback, request=request)
             try:
-                self._store_answer(in_flight, encode(result), state, result, large)
+                self._store_answer(call, encode(result), state, result, large)
             except (NotKeptError, RedisError, OSError) as error:
                 if large is None:
                     raise
-                self._store_answer(in_flight, encode(large.give_up(error)), state, large.refused, None)
+                self._store_answer(call, encode(large.give_up(error)), state, large.refused, None)
         except BaseException:
             if delivery is not None:
                 # The call is delivered again when its lease has lapsed, and not lost.
@@ -161,28 +160,33 @@ class ResultBackend(RedisBackend):
         return result
 
     def _store_answer(
-        self, in_flight: Delivery | None, encoded: tuple[str, str], state: str, result: Any, large: LargeWrite | None
+        self, call: Delivery | None, encoded: tuple[str, str], state: str, result: Any, large: LargeWrite | None
     ) -> None:
         key, value = encoded
-        if in_flight is None:
-            if large is not None:
-                self.ensure(large.keep, (self._exchange, self.expires))
+        if call is None:
             self._set_with_state(key, value, state)
             return
-        entry = in_flight.record.write(state, result, len(value)) if in_flight.record is not None else None
-        answer = (in_flight, key, value, self.expires, entry)
+        if not self._is_the_broker:
+            self.ensure(self._store_elsewhere, (call, value, large))
+            return
+        entry = call.record.write(state, result, len(value)) if call.record is not None else None
+        answer = (call, key, value, self.expires, entry)
         if large is None:
             self.ensure(self._deliveries.answer, answer)
         else:
             self.ensure(self._deliveries.answer_large, (*answer, large))
-        in_flight.answered = True
+        call.answered = True
 
-    def _is_answered_by_another(self, delivery: Delivery) -> bool:
+    def _store_elsewhere(self, call: Delivery, value: str, large: LargeWrite | None) -> None:
         try:
-            return self._deliveries_of_broker.is_answered_by_another(delivery)
+            if not self._deliveries_of_broker.may_answer(call):
+                return
         except (RedisError, OSError) as error:
-            logger.warning("it is not known whether another worker has answered %s: %s", delivery.tag, error)
-            return False
+            logger.warning("it is not known whether another worker has answered %s: %s", call.tag, error)
+        if large is not None:
+            large.keep(self._exchange, self.expires)
+        channel = keys.reply_channel(call.tag, keys.agent_of_queue(call.queue))
+        store_answer.run(self._exchange, tag=call.tag, result=value, ttl_s=self.expires or 0, channel=channel)
 
     def _store_unless_known(self, task_id: str, queue: str, key: str, value: str) -> None:
         """For a message of a bound agent, which names the ids of what follows it: no answer of another call may be

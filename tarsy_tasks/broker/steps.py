@@ -124,8 +124,8 @@ UNBEGIN = (
     end
     """
 )
-"""In Lua, a function that takes back that `owner`, if there is one, has begun a call. A step that gives a call back
-calls it in any case: another worker that has taken the call since waits for this one."""
+"""In Lua, a function that removes the begin marker of `owner`, if there is one. A step that gives a call back calls it
+in any case: another worker that has taken the call since waits for this one."""
 
 
 @step(UNBEGIN, "unbegin(owner)")
@@ -184,8 +184,7 @@ def answer(
 ) -> tuple[int, bytes]: ...
 
 
-# For a result that is stored in another Redis: the state of the call, if `answer` would not store this one, and else
-# nothing.
+# For results in another Redis: the state of the call, if `answer` would refuse this result; else an empty text.
 @step(
     """
     local state, current, is_parked = unpack(redis.call('HMGET', marker, 'mark', 'owner', 'parked'))
@@ -212,15 +211,18 @@ _STORE = """
 def store_unless_known(*, tag: str, key: Key, result: str | bytes, ttl_s: int, channel: str) -> None: ...
 
 
+# As in `answer`, it does nothing if another owner has begun the call.
 @step(
     _LEASE,
     _RECORD,
     """
-    local state, taken, resumed, is_parked = unpack(redis.call('HMGET', marker, 'mark', 'taken', 'resumed', 'parked'))
-    if is_parked then  -- as in `answer`
+    local state, current, taken, resumed, is_parked = unpack(redis.call('HMGET', marker,
+        'mark', 'owner', 'taken', 'resumed', 'parked'))
+    if is_parked then
         redis.call('ZREM', leases, lease)
         return {0, ''}
     end
+    if state == 'begun' and current ~= owner and current ~= begins_as then return {0, ''} end
     local is_withdrawn = not state and redis.call('EXISTS', withdrawn) == 1
     local is_recorded_here = taken or not is_withdrawn
     redis.call('HDEL', unacked, tag)
@@ -232,7 +234,7 @@ def store_unless_known(*, tag: str, key: Key, result: str | bytes, ttl_s: int, c
     return {1, record(audit, entry, limit)}
     """,
 )
-def acknowledge(*, tag: str, home: str, entry: str, limit: int) -> tuple[int, bytes]: ...
+def acknowledge(*, tag: str, home: str, owner: str, begins_as: str, entry: str, limit: int) -> tuple[int, bytes]: ...
 
 
 @step(

@@ -128,7 +128,7 @@ def change_servers_under_load(deployment: Operated, tmp_path: Path) -> None:
 
         deployment.change("enable", "guest")
         deployment.wait_until_all_follow("guest")
-        assert answers(tools, "guest.look", "enabled")()
+        wait_until(answers(tools, "guest.look", "enabled"), "an agent knows it again", AGENT_S)
 
         deployment.change("remove", "guest")
         wait_until(lambda: not deployment.records("guest"), "it is removed", TAKEN_S)

@@ -70,7 +70,7 @@ def test_a_server_that_never_started_says_why(worker: Worker) -> None:
 def test_an_idle_server_is_listed_and_stays_idle(worker: Worker) -> None:
     with ToolExecutor(["later"], timeout_s=30) as tools:
         assert len(tools.list_tools()) == 6  # which starts it
-        wait_until(lambda: tools.server("later").state == "idle", "it is idle")
+        wait_until(lambda: (found := tools.server("later")).state == "idle" and found.tools, "it is idle, and written")
         assert is_known(tools)
         assert tools.server("later").state == "idle"
 

@@ -1,6 +1,7 @@
 """Broker and result backend in two Redis servers: each key is where its part looks for it."""
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -19,6 +20,7 @@ from tests.calls.waiting_calls import SHORT_LEASE, TIMEOUT_S, curious_server
 from tests.cli.commands import run_command
 from tests.faults.ledger import Ledger, witness
 from tests.processes import DEMO_SERVER, Worker, free_port, wait_until
+from tests.security.fleet import stopped
 
 
 @contextmanager
@@ -138,21 +140,23 @@ def test_a_call_works_with_results_in_a_redis_of_their_own(tmp_path: Path) -> No
 
 
 def test_a_worker_that_was_paused_replaces_no_answer(tmp_path: Path) -> None:
-    """When it goes on, the deadline of its call has passed, which another worker has run."""
-    ledger = Ledger(tmp_path / "ledger")
+    """Another worker has run its call. When it goes on, the deadline of the call has passed."""
+    ledger, others = Ledger(tmp_path / "ledger"), Ledger(tmp_path / "others")
     paused_servers = {"mall": witness(ledger, "--mute", "2", session="per_call")}
     with two_databases(tmp_path, paused_servers) as (paused, app):
         wait_until(lambda: ledger.starts == 1, "the session that lists the tools")
-        deadline = time.time() + 12
-        call = ("mall", "add", {"key": "once"}, {"deadline": deadline})
-        sent = app.send_task("tarsy.call_tool", call, queue="mcp.mall")
-        wait_until(lambda: ledger.starts == 2, "the session of the call is being opened")
-        paused.process.send_signal(SIGSTOP)
-        servers = {"mall": witness(ledger, session="per_call")}
         settings = f"result_backend = {app.conf.result_backend!r}\n" + SHORT_LEASE
-        with Worker(tmp_path / "other", servers, app.conf.broker_url, settings=settings):
+        servers = {"mall": witness(others, session="per_call")}
+        with Worker(tmp_path / "other", servers, app.conf.broker_url, settings=settings) as other:
+            other.wait_until_ready()
+            with stopped(other):
+                deadline = time.time() + 12
+                call = ("mall", "add", {"key": "once"}, {"deadline": deadline})
+                sent = app.send_task("tarsy.call_tool", call, queue="mcp.mall")
+                wait_until(lambda: ledger.starts == 2, "the session of the call is being opened")
+                os.kill(paused.pid, SIGSTOP)
             assert ToolResult.model_validate(sent.get(timeout=TIMEOUT_S)).content == "once"
             wait_until(lambda: time.time() > deadline, "its deadline has passed", TIMEOUT_S)
-            paused.process.send_signal(SIGCONT)
+            os.kill(paused.pid, SIGCONT)
             paused.wait_for_log(f"{sent.id}] succeeded")
             assert ToolResult.model_validate(app.AsyncResult(sent.id).get()).content == "once"

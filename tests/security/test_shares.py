@@ -82,12 +82,14 @@ def takes(admin: Any, lists: Sequence[str]) -> Iterator[Iterator[int]]:
                 yield channels.index(message["channel"])
 
     admin.config_set("notify-keyspace-events", "Kl")
-    with closing(admin.pubsub()) as events:
-        events.subscribe(*channels)
-        for _ in channels:
-            assert events.get_message(timeout=60)
-        yield listen()
-    admin.config_set("notify-keyspace-events", "")
+    try:
+        with closing(admin.pubsub()) as events:
+            events.subscribe(*channels)
+            for _ in channels:
+                assert events.get_message(timeout=60)
+            yield listen()
+    finally:
+        admin.config_set("notify-keyspace-events", "")
 
 
 def outcomes(calls: list[SubmittedCall]) -> Counter[str]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,6 +102,37 @@ def running(parts: Parts, watch: FileWatch, generation: Generation) -> Iterator[
     reload = ConfigurationReload(pool, generation, watch, lambda _: True)
     reload.start(SimpleNamespace(hub=SimpleNamespace(call_soon=lambda _: None)))
     yield reload
+    reload.stop()
+
+
+class Served(dict[str, object]):
+    """The connections of a worker."""
+
+    removed = ()
+
+    def inform(self, _: object) -> None: ...
+
+
+def test_a_worker_that_stops_takes_messages_from_no_queue(parts: Parts, save: Save) -> None:
+    save(OPEN)
+    scheduled: list[Callable[[], None]] = []
+    taken: list[str] = []
+    parts.context.connections = Served(desk=None)
+    parts.app.amqp = SimpleNamespace(queues=("mcp.desk", "mcp.desk.check"))
+    consumer = SimpleNamespace(
+        hub=SimpleNamespace(call_soon=scheduled.append),
+        task_consumer=SimpleNamespace(consuming_from=lambda _: False),
+        add_task_queue=taken.append,
+    )
+    pool: Any = parts
+    reload = ConfigurationReload(pool, load_generation(), watch_files(), lambda _: True)
+    reload.start(consumer)
+    reload.stop()
+    scheduled.pop()()
+    assert not taken
+    reload.start(consumer)
+    scheduled.pop()()
+    assert taken == ["mcp.desk", "mcp.desk.check"]
     reload.stop()
 
 

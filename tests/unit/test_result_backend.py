@@ -83,6 +83,8 @@ def test_a_result_elsewhere_is_stored_while_the_broker_is_away(
         request = Context(delivery=Delivery("a call", "mcp.shop"))
         app.backend.mark_as_done("a call", "its result", request=request)
         assert app.AsyncResult("a call").get() == "its result"
+        app.backend.mark_as_done("a call", "that it was lost", request=request)
+        assert app.AsyncResult("a call").get() == "its result", "the first one stays"
     assert "it is not known whether another worker has answered a call" in caplog.text
 
 

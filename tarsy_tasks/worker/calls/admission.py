@@ -13,7 +13,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.parked_calls import ParkedRecord
-from tarsy_tasks.broker.parked_states import forget_state
+from tarsy_tasks.broker.results_elsewhere import forget_state
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.interceptors import Ending, Proceed, Stage
 from tarsy_tasks.outcomes import ErrorCode

@@ -262,8 +262,8 @@ class CallExecution:
             self._report_to(Requeued("the worker stops"))
 
     async def _unbegin(self) -> None:
-        """Take back that the call has begun: here, for its begin marker may be on its way on this connection; and in
-        the step that gives it back, for this may fail."""
+        """Remove the begin marker: here, because it may still be on its way on this connection; and in the step that
+        gives the call back, because this may fail."""
         call = self._call
         if call.delivery is not None and call.owner:
             call.delivery.unbegins = True

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.deliveries import as_text
 from tarsy_tasks.broker.input_rounds import InputRound, hold, let_go
-from tarsy_tasks.broker.parked_states import announce, forget_state, store_state
+from tarsy_tasks.broker.results_elsewhere import announce, forget_state, store_state
 from tarsy_tasks.errors import CallError
 from tarsy_tasks.input_answers import dump_asked
 from tarsy_tasks.interceptors import Parked

@@ -18,8 +18,8 @@ from tarsy_tasks.broker.confinement import confined_to
 from tarsy_tasks.broker.delivery import Delivery
 from tarsy_tasks.broker.messages import CallMessage
 from tarsy_tasks.broker.parked_calls import Parking
-from tarsy_tasks.broker.parked_states import announce, forget_state, store_state
 from tarsy_tasks.broker.parked_views import TASK
+from tarsy_tasks.broker.results_elsewhere import announce, forget_state, store_state
 from tarsy_tasks.broker.task_names import CALLS, PREFIX
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.process.canvas_rules import keep_headers, rebuild_body

@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from tarsy_tasks.broker.async_exchange import AsyncRedisExchange
-from tarsy_tasks.broker.parked_states import forget_state
+from tarsy_tasks.broker.results_elsewhere import forget_state
 from tarsy_tasks.worker.calls.context import WorkerContext
 from tarsy_tasks.worker.sessions.session_loop import SessionLoop
 

@@ -127,16 +127,26 @@ def test_who_has_begun_a_call_parks_it_though_another_waits(
 
 def test_a_result_in_another_redis_is_stored_by_who_has_the_call(table: Deliveries, client: redis.Redis) -> None:
     lost, taken = lose(table, client)
-    assert not table.is_answered_by_another(lost), "nobody has begun it"
+    assert table.may_answer(lost), "nobody has begun it"
     begin(client, taken, "w2 2")
-    assert table.is_answered_by_another(lost)
-    assert lost.answered, "nor is it acknowledged: the other worker may be lost, too"
-    assert not table.is_answered_by_another(taken)
-    taken.unbegins = True
+    assert not table.may_answer(lost)
+    table.acknowledge(lost)
+    assert is_leased(client, taken), "nor does it take the call from the other one, which may be lost, too"
+    assert client.hexists(keys.UNACKED, "a")
+    assert table.may_answer(taken)
+    sweep(table, until="its lease has lapsed")
+    last = take(table, client)
+    assert last.owner == "w2 2"
+    assert table.may_answer(last), "that the one that has begun it is lost"
+    table.acknowledge(last)
+    assert not client.hexists(keys.UNACKED, "a")
+    assert not table.may_answer(taken)
+
+
+def test_a_result_of_a_parked_call_is_not_stored_in_another_redis(table: Deliveries, client: redis.Redis) -> None:
+    lost, taken = lose(table, client)
     park(table, client, taken)
-    lost.answered = False
-    assert table.is_answered_by_another(lost)
-    assert not lost.answered
+    assert not table.may_answer(lost)
 
 
 def test_what_was_parked_by_another_worker_is_not_ended(table: Deliveries, client: redis.Redis) -> None:

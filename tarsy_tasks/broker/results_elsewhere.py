@@ -1,9 +1,11 @@
-"""The state of a parked call, if results are in another Redis than calls.
+"""What is stored of calls if results are in another Redis than calls.
 
-Owns the steps there. In one Redis the script that parks a call stores its state, too. In another one it is stored
-first, while nobody else can answer the call; and announced afterwards, so that an agent that hears of it finds the
-call parked. Of a call that was withdrawn it is deleted once `wake_due` has forgotten the call. An answer that is stored
-already stays.
+Owns the steps there. In one Redis the script that ends a call decides whether an answer is stored. In another one its
+worker asks first whether the call is still its own, and an answer that is stored already stays.
+
+So it is with the state of a parked call. It is stored first, while nobody else can answer the call; and announced
+afterwards, so that an agent that hears of it finds the call parked. Of a call that was withdrawn it is deleted once
+`wake_due` has forgotten the call.
 """
 
 from typing import Any
@@ -14,13 +16,28 @@ from tarsy_tasks.broker.parked_waking import KEPT_S
 from tarsy_tasks.broker.script import NOW, constants, script
 from tarsy_tasks.broker.steps import KEYS
 
-__all__ = ["announce", "forget_state", "store_state"]
+__all__ = ["announce", "forget_state", "store_answer", "store_state"]
 
 _IS_PARKED = r"""
     local function is_parked()
         return string.find(redis.call('GETRANGE', stored_result, 0, 30), '"status": "PARKED"', 1, true) ~= nil
     end
     """
+
+
+@script(
+    """
+    local stored = redis.pcall('GETRANGE', stored_result, 0, 30)
+    if type(stored) == 'string' and string.find(stored, '"status": "SUCCESS"', 1, true) then return end
+    redis.call('SET', stored_result, result)
+    if ttl_s > 0 then redis.call('EXPIRE', stored_result, ttl_s) end
+    redis.call('PUBLISH', stored_result, result)
+    redis.call('PUBLISH', channel, result)
+    """,
+    known=KEYS,
+    grows=True,
+)
+def store_answer(*, tag: str, result: str, ttl_s: int, channel: str) -> None: ...
 
 
 @script(
