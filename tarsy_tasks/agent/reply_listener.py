@@ -316,8 +316,9 @@ class ReplyListener:
 
 
 def _decode(body: bytes) -> Meta:
-    with suppress(ValueError):
+    damaged = {"status": _DAMAGED, "result": None}
+    try:
         meta = _stored.validate_json(body)
-        if "status" in meta:
-            return meta
-    return {"status": _DAMAGED, "result": None}
+    except ValueError:
+        return damaged
+    return meta if "status" in meta else damaged

@@ -87,13 +87,14 @@ def answer_with(error: CallError, submitted: SubmittedCall, duration_s: float = 
 
 def read_result(meta: Meta, submitted: SubmittedCall) -> ToolResult:
     """The answer that a worker stored, or one that says why there is none."""
-    call, stored, answered_at = submitted.call, meta.get("result"), _answered_at(meta)
+    call, answered_at = submitted.call, _answered_at(meta)
+    stored: Any = meta.get("result")
     if meta["status"] == "SUCCESS":
         # With an idempotency key it may be the answer to a call that a model gave another id.
         own = {"call_id": call.id, "task_id": submitted.id, "answered_at": answered_at}
         known: Any = {"server": submitted.server, "tool": submitted.tool}
         try:
-            return ToolResult.model_validate({**known, **cast("dict[str, Any]", stored), **own})
+            return ToolResult.model_validate({**known, **stored, **own})
         except (ValidationError, TypeError):
             error = CallError(
                 ErrorCode.INTERNAL_ERROR,

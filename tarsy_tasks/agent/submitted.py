@@ -125,7 +125,8 @@ class SubmittedCall:
         if self._finish():
             self.confirm()
             self.answered.set_result(answer)
-        self._end_events()
+        if self.events is not None:
+            self.events.end()  # last: after the last event the answer is there
 
     def fail(self, error: BaseException) -> None:
         """End it with an error, because it could not be enqueued, unless it has ended before."""
@@ -133,10 +134,6 @@ class SubmittedCall:
             self.answered.set_exception(error)
             if self.sent is not None and not self.sent.done():
                 self.sent.set_exception(error)
-        self._end_events()
-
-    def _end_events(self) -> None:
-        """Last: after the last event the answer is there."""
         if self.events is not None:
             self.events.end()
 

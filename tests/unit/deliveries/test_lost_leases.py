@@ -143,7 +143,7 @@ def test_a_result_in_another_redis_is_stored_by_who_has_the_call(table: Deliveri
     assert not table.may_answer(taken)
 
 
-def test_a_result_of_a_parked_call_is_not_stored_in_another_redis(table: Deliveries, client: redis.Redis) -> None:
+def test_a_parked_call_has_no_result_in_another_redis(table: Deliveries, client: redis.Redis) -> None:
     lost, taken = lose(table, client)
     park(table, client, taken)
     assert not table.may_answer(lost)
