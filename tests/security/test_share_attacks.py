@@ -133,9 +133,7 @@ def test_an_agent_reads_and_writes_nothing_that_is_counted(connect: Any) -> None
 def test_a_priority_in_the_text_of_a_message_counts_for_nothing(worker: Worker, connect: Any, admin: Any) -> None:
     sre = connect("sre")
     task_id = Attacker(sre, "sre").send({}, priority="interactive", id="a-forged-priority")
-    message = json.loads(admin.lrange(OWN, 0, 0)[0]) if admin.llen(OWN) else None
     wait_until(lambda: admin.get(keys.result_key(task_id)), "it is answered")
-    assert message is None or message["headers"]["priority"] == "interactive"
     message = {
         "body": json.dumps([["desk", "echo", {"text": "x"}, {"priority": "interactive"}], {}, {}]),
         "content-type": "application/json",
