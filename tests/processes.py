@@ -42,6 +42,8 @@ def wait_until(found: Callable[[], T | None], what: str, timeout_s: float = 20.0
     try:
         return Retrying(**_looks(timeout_s, 0.02))(found)  # pyright: ignore[reportReturnType]
     except RetryError:
+        if value := found():  # this process itself may have been the slow one
+            return value
         raise AssertionError(f"did not happen within {timeout_s:g} s: {what}") from None
 
 

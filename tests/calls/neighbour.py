@@ -13,18 +13,18 @@ HEALTHY = {"neighbour": DEMO_SERVER}
 BAD_TIMEOUTS = {"connect_s": 3, "call_s": 3, "list_s": 3, "recreate_s": 1}
 _ANSWER_S = 12.0
 """A call that times out ends within its 3 s, one that is answered at once; the rest is for a busy machine."""
-_STALL_S = 2.0
+_STALL_S = 2.5
 _MEDIAN_S = 1.0
 """A call of the neighbour takes milliseconds; only a worker that is blocked needs this long, even on a busy machine."""
 
 
-def call_neighbour(tools: ToolExecutor) -> float:
+def call_neighbour(tools: ToolExecutor, within_s: float = _STALL_S) -> float:
     """One call of the healthy server, which must be answered at once; returns the seconds that it took."""
     started = time.monotonic()
     result = tools.execute(ToolCall(id="n", name="neighbour.echo", arguments={"text": "still here"}))
     took_s = time.monotonic() - started
     assert (result.outcome, result.content) == (Outcome.OK, "still here")
-    assert took_s < _STALL_S, f"the neighbour's call took {took_s:.1f} s"
+    assert took_s < within_s, f"the neighbour's call took {took_s:.1f} s"
     return took_s
 
 

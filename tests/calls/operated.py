@@ -23,7 +23,7 @@ from tests.processes import Flower, ServiceProcess, wait_until
 
 __all__ = ["Operated", "change_servers_under_load", "operate"]
 
-AGENT_S = 5.0
+AGENT_S = 10.0
 
 
 class Operated(Deployment):
@@ -110,6 +110,7 @@ def change_servers_under_load(deployment: Operated, tmp_path: Path) -> None:
     deployment.wait_for(lambda record: record.healthy, "busy")
     with ToolExecutor(timeout_s=60) as tools, calls_in_flight(tools, "busy.add") as results:
         deployment.add("guest", witness(first))
+        deployment.wait_for(lambda record: record.healthy, "guest")
         wait_until(answers(tools, "guest.look", "early"), "an agent knows it", AGENT_S)
         deployment.wait_until_all_follow("guest")
         assert "/mcp/servers/guest" in deployment.read_dashboard("")

@@ -143,9 +143,9 @@ def test_calls_of_execute_many_are_one_write(private: tuple[Any, redis.Redis], i
 
     def run() -> None:
         if is_async:
-            asyncio.run(AsyncToolExecutor(["desk"], app=app, timeout_s=2).execute_many(calls))
+            asyncio.run(AsyncToolExecutor(["desk"], app=app, timeout_s=5).execute_many(calls))
         else:
-            ToolExecutor(["desk"], app=app, timeout_s=2).execute_many(calls)
+            ToolExecutor(["desk"], app=app, timeout_s=5).execute_many(calls)
 
     running = threading.Thread(target=run)
     running.start()

@@ -30,7 +30,7 @@ def build_servers(ledger: Ledger) -> dict[str, Any]:
         "hasty": witness(ledger, approval={"default": "always", "expires_s": 1}),
         "strict": witness(ledger, approval={"default": "always", "approvers": 2}),
         "plain": witness(ledger),
-        "brief": witness(ledger, approval={"default": "never", "tools": {"add": "always"}}, isolated={"idle_s": 1}),
+        "brief": witness(ledger, approval={"default": "never", "tools": {"add": "always"}}, isolated={"idle_s": 5}),
     }
 
 
@@ -89,7 +89,7 @@ def test_an_approved_call_does_not_run_without_its_session(worker: Worker, table
         approve(table, pending.id)
         told = pending.result()
         assert (told.error_code, told.outcome) == (ErrorCode.SESSION_LOST, Outcome.UNKNOWN)
-        assert "closed after 1 s without a call. This call was not sent" in told.content
+        assert "closed after 5 s without a call. This call was not sent" in told.content
         assert ledger.runs("add")["isolated"] == 0
         # Asked for again, it is approved again, and runs in the next session.
         again = add(run, "isolated", "brief")

@@ -225,7 +225,8 @@ def test_large_arguments_are_cut_and_nothing_of_a_secret_stays(tools: ToolExecut
 def test_the_file_has_the_same_entries_a_line_each(client: Any, tools: ToolExecutor, directory: Path) -> None:
     task_id = call(tools, "desk.echo", {"text": "for the file"})
     file = directory / "audit.jsonl"
-    wait_until(lambda: task_id in file.read_text(), "the line")
+    count = client.xlen(keys.AUDIT)
+    wait_until(lambda: task_id in (text := file.read_text()) and text.count("\n") == count, "all lines")
     lines = [AuditEntry.model_validate(json.loads(line)) for line in file.read_text().splitlines()]
     entries = read_audit(client, AuditFilter(), limit=10_000, newest_first=False).entries
     told = {entry.task_id: entry.model_copy(update={"id": ""}) for entry in entries}

@@ -113,14 +113,14 @@ def test_a_key_that_was_used_for_another_call_has_an_entry(client: Any) -> None:
 
 
 def test_a_call_that_no_worker_came_to_has_an_entry(client: Any) -> None:
-    pending = tools(0.5).submit(look())
+    pending = tools(3).submit(look())
     assert pending.result().error_code is ErrorCode.NO_WORKER
     entry = only_entry(client)
     assert (entry.outcome, entry.error_code) == (Outcome.UNAVAILABLE, ErrorCode.NO_WORKER)
     assert (entry.name, entry.task_id) == ("desk.look", pending.id)
     queued, answered = entry.steps
     assert (queued.name, answered.name) == (StepName.QUEUED, StepName.ANSWERED)
-    assert 0.3 < answered.at - queued.at < 5
+    assert 1 < answered.at - queued.at < 8
     assert answered.at == entry.at
     assert pending.result().is_error, "asked again"
     tools().execute(ToolCall(id="next", name="nowhere.look"))

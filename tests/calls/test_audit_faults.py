@@ -235,7 +235,7 @@ def test_calls_that_a_killed_worker_had_have_one_entry_each(
 
 
 def test_an_answer_that_waits_for_redis_takes_its_entry_along(deployment: Deployment, tools: ToolExecutor) -> None:
-    pending = tools.submit(ToolCall(id="r", name="desk.look", arguments={"key": "away", "wait_s": 1}))
+    pending = tools.submit(ToolCall(id="r", name="desk.look", arguments={"key": "away", "wait_s": 4}))
     wait_until(lambda: deployment.desk.runs()["away"], "it runs")
     deployment.valkey.terminate()
     deployment.valkey.start()

@@ -323,10 +323,10 @@ class TestStdio(BadServers):
         assert (result.outcome, result.error_code) == TIMEOUT, result.content
 
     def test_a_call_of_a_hung_server_ends_at_its_agents_deadline(self, tools: ToolExecutor) -> None:
-        hasty = ToolExecutor(timeout_s=1.5)
+        hasty = ToolExecutor(timeout_s=6)
         result = hasty.execute(ToolCall(id="c", name="connect-hangs.act", arguments={}))
         assert (result.outcome, result.error_code) == UNAVAILABLE, result.content
-        assert result.duration_s < 1.5
+        assert result.duration_s < 6
 
     def test_tools_are_listed_beside_the_failures_of_bad_servers(self, tools: ToolExecutor) -> None:
         some = ToolExecutor(["neighbour", "connect-exits-at-once", "connect-pages-in-circles"], timeout_s=20)

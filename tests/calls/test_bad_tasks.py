@@ -1,5 +1,6 @@
 """Tasks of servers that do not keep to the rules: each call has a clear answer in time, and nothing hangs."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,8 +47,9 @@ def run(tools: ToolExecutor, server: TasksServer, key: str, *script: Any, name: 
 def test_a_task_that_never_ends_times_out(tools: ToolExecutor, server: TasksServer) -> None:
     result = run(tools, server, "endless", {"status": "working"}, name="hasty.build")
     assert (result.outcome, result.error_code) == (Outcome.TIMEOUT, ErrorCode.CALL_TIMEOUT)
-    assert "within 2 s" in result.content
-    assert wait_for_task(server, "endless").cancels == 1
+    assert re.search(r"within [2-4](\.\d)? s", result.content)
+    task = wait_for_task(server, "endless")
+    wait_until(lambda: task.cancels == 1, "it is cancelled")
 
 
 def test_a_task_that_is_done_just_at_its_deadline_counts(tools: ToolExecutor, server: TasksServer) -> None:
@@ -73,7 +75,8 @@ def test_a_task_that_changes_its_mind_for_ever_ends(tools: ToolExecutor, server:
     result = run(tools, server, "moody", *[DONE, {"status": "working"}] * 3)
     assert (result.outcome, result.error_code) == (Outcome.TOOL_ERROR, ErrorCode.INVALID_RESULT)
     assert "and then that it goes on" in result.content
-    assert wait_for_task(server, "moody").cancels == 1
+    task = wait_for_task(server, "moody")
+    wait_until(lambda: task.cancels == 1, "it is cancelled")
 
 
 def test_a_state_that_nobody_knows_is_one_that_goes_on(tools: ToolExecutor, server: TasksServer) -> None:

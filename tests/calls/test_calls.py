@@ -102,7 +102,7 @@ def test_a_server_limit_ends_a_slow_call(tools: ToolExecutor) -> None:
 
 
 def test_the_executors_timeout_bounds_the_call_in_the_worker(worker: Worker) -> None:
-    result = ToolExecutor(timeout_s=1).execute(wait_call(20))
+    result = ToolExecutor(timeout_s=10).execute(wait_call(30))
     assert (result.outcome, result.error_code) == (Outcome.TIMEOUT, ErrorCode.CALL_TIMEOUT)
 
 
@@ -127,7 +127,7 @@ def test_a_queue_that_nobody_serves_is_answered_at_the_deadline(worker: Worker, 
 
 
 def test_a_short_wait_leaves_the_call_running(tools: ToolExecutor) -> None:
-    pending = tools.submit(wait_call(0.5))
+    pending = tools.submit(wait_call(3))
     with pytest.raises(ResultTimeout):
         pending.result(timeout_s=0.05)
     assert pending.result().outcome is Outcome.OK

@@ -93,7 +93,7 @@ def test_a_worker_that_starts_has_the_latest(deployment: Operated, tmp_path: Pat
         again.wait_until_ready()
         with ToolExecutor(timeout_s=20) as tools:
             call = ToolCall(name="late.look", arguments={"key": "a"})
-            assert tools.execute(call).outcome is Outcome.OK
+            wait_until(lambda: tools.execute(call).outcome is Outcome.OK, "an agent knows it")
         # Or the message of its first check may be left in the queue.
         wait_until(lambda: read_health(deployment.client, ["late"])["late"].check, "beat has it checked", TAKEN_S)
         again.stop()

@@ -163,7 +163,9 @@ def test_an_access_token_is_shared_and_replaced_when_withdrawn(
     results = tools.execute_many([ToolCall(id=str(n), name="oauth.whoami", arguments={}) for n in range(20)])
     assert {result.content for result in results} == {"somebody"}
     assert server.tokens == 2
-    assert build_app().control.broadcast("mcp_reconnect", arguments={"server": "oauth"}, reply=True, limit=1)
+    assert build_app().control.broadcast(
+        "mcp_reconnect", arguments={"server": "oauth"}, reply=True, limit=1, timeout=10
+    )
     assert call(tools, "oauth.whoami").content == "somebody"
     assert server.tokens == 2
 

@@ -68,6 +68,7 @@ def test_a_task_that_asks_for_ever_is_stopped(tools: ToolExecutor, server: Tasks
     result = pending.result()
     assert (result.outcome, result.error_code) == (Outcome.TOOL_ERROR, ErrorCode.TASK_INPUT_REQUIRED)
     assert "more often, or in another way, than a person can be asked" in result.content
+    wait_until(lambda: task.cancels, "it is cancelled")
     assert (len(task.answers), task.cancels) == (10, 1)
 
 
@@ -75,7 +76,8 @@ def test_input_that_nobody_gives_ends_the_task(tools: ToolExecutor, server: Task
     result = ask(server, tools, "ignored", "color", name="hasty").result()
     assert (result.outcome, result.error_code) == (Outcome.TOOL_ERROR, ErrorCode.TASK_INPUT_REQUIRED)
     assert "got no answer in time" in result.content
-    assert wait_for_task(server, "ignored").cancels == 1
+    task = wait_for_task(server, "ignored")
+    wait_until(lambda: task.cancels == 1, "it is cancelled")
 
 
 def test_a_caller_that_does_not_answer_is_not_asked(worker: Worker, server: TasksServer) -> None:
@@ -83,7 +85,8 @@ def test_a_caller_that_does_not_answer_is_not_asked(worker: Worker, server: Task
         result = ask(server, tools, "unasked", "color").result()
     assert result.error_code is ErrorCode.TASK_INPUT_REQUIRED
     assert "`park=True`" in result.content
-    assert wait_for_task(server, "unasked").cancels == 1
+    task = wait_for_task(server, "unasked")
+    wait_until(lambda: task.cancels == 1, "it is cancelled")
 
 
 def test_a_task_that_ends_while_it_waits_for_input(tools: ToolExecutor, server: TasksServer) -> None:

@@ -110,7 +110,7 @@ def test_a_countdown_and_a_retry_are_kept(worker: Worker, foreign: Celery) -> No
 
 
 def test_an_eta_is_kept_in_any_zone_and_protocol(worker: Worker, table: Any, foreign: Celery) -> None:
-    eta = soon(3)
+    eta = soon(6)
     texts = [(eta.astimezone(zone) if zone else eta.replace(tzinfo=None)).isoformat() for zone in ZONES]
     sent = {
         (text, version): foreign.AsyncResult(push(table, text, version=version))
@@ -154,9 +154,9 @@ def test_a_delayed_call_is_withdrawn_at_once(worker: Worker, table: Any, redis_u
 
 def test_a_revoked_or_expired_message_does_not_run(worker: Worker, table: Any, foreign: Celery) -> None:
     send = partial(foreign.send_task, "tarsy.call_tool", ["desk", "echo", {"text": "here"}], queue=QUEUE)
-    sent = [send(countdown=2), send(countdown=2, expires=1)]
-    wait_until(lambda: all(is_delayed(table, each.id) for each in sent), "they are delayed")
     with build_app({"broker_url": worker.environment["TARSY_REDIS_URL"]}) as app:
+        sent = [send(countdown=6), send(countdown=6, expires=1)]
+        wait_until(lambda: all(is_delayed(table, each.id) for each in sent), "they are delayed")
         app.control.revoke(sent[0].id, reply=True)
     for each in sent:
         with pytest.raises(TaskRevokedError):

@@ -55,7 +55,7 @@ def limited_worker(start_worker: StartWorker, tmp_path: Path, request: pytest.Fi
 
 @pytest.mark.parametrize(
     "limited_worker",
-    [{"arguments": ["--soft-time-limit", "1"]}, {"arguments": ["--time-limit", "1"]}],
+    [{"arguments": ["--soft-time-limit", "3"]}, {"arguments": ["--time-limit", "3"]}],
     ids=["soft", "hard"],
     indirect=True,
 )
@@ -192,7 +192,7 @@ def test_an_idle_worker_notices_at_once_that_it_has_to_stop(start_worker: StartW
     worker = start_worker({"desk": DEMO_SERVER}, settings=LONG_ITERATIONS)
     worker.wait_for_log("iteration without work: 2")  # the first one still ends with a timer of before
     worker.ask_to_stop()
-    assert worker.process.wait(6) == 0
+    assert worker.process.wait(9) == 0
 
 
 def test_another_pool_is_refused_with_the_reason(start_worker: StartWorker, tmp_path: Path) -> None:

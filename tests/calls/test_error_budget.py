@@ -29,7 +29,7 @@ SERVERS: dict[str, Any] = {
         "args": [misbehaving_stdio.__file__, "dies-in-mid-call"],
         "error_budget": {"max_failure_rate": 0.5, "min_calls": 4},
     },
-    "slow": {**DEMO_SERVER, "timeouts": {"call_s": 2}, "error_budget": {"max_failure_rate": 0.9}},
+    "slow": {**DEMO_SERVER, "timeouts": {"call_s": 5}, "error_budget": {"max_failure_rate": 0.9}},
 }
 BUDGET = keys.error_budget_key("frail")
 

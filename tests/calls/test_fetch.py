@@ -106,7 +106,7 @@ def test_queues_that_come_and_go_lose_no_call(tools: ToolExecutor, worker: Worke
 def test_a_full_queue_does_not_delay_another(tools: ToolExecutor, redis_url: str, queues: Any) -> None:
     with Celery("mass", broker=redis_url, set_as_current=False) as mass:
         for _ in range(400):
-            mass.send_task("tarsy.call_tool", ["desk", "wait", {"seconds": 0.02}], queue="mcp.desk")
+            mass.send_task("tarsy.call_tool", ["desk", "wait", {"seconds": 0.2}], queue="mcp.desk")
     for _ in range(5):
         assert tools.execute("shop.echo", {"text": "here"}).outcome is Outcome.OK
     assert queues.llen("mcp.desk") > 0, "the small queue had its turn"

@@ -61,6 +61,6 @@ def _cpu_of_calls(tools: ToolExecutor, worker: Worker) -> float:
     process = psutil.Process(worker.pid)
     before = process.cpu_times()
     for _ in range(CALLS):
-        call_neighbour(tools)
+        call_neighbour(tools, 6)
     after = process.cpu_times()
     return after.user + after.system - before.user - before.system

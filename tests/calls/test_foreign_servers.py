@@ -125,11 +125,11 @@ def test_everything_embeds_a_resource(tools: ToolExecutor, server: str) -> None:
 @pytest.mark.parametrize("server", EVERYTHING)
 def test_everything_works_for_long_while_others_are_served(tools: ToolExecutor, server: str) -> None:
     slow = tools.submit(
-        ToolCall(id="s", name=f"{server}.trigger-long-running-operation", arguments={"duration": 1, "steps": 4})
+        ToolCall(id="s", name=f"{server}.trigger-long-running-operation", arguments={"duration": 4, "steps": 4})
     )
     assert _call(tools, f"{server}.echo", message="meanwhile").content == "Echo: meanwhile"
     assert not slow.done()
-    assert slow.result().content == "Long running operation completed. Duration: 1 seconds, Steps: 4."
+    assert slow.result().content == "Long running operation completed. Duration: 4 seconds, Steps: 4."
 
 
 @pytest.mark.parametrize("server", EVERYTHING)

@@ -203,8 +203,8 @@ def test_checks_are_answered_while_every_slot_is_taken(
         seconds, microseconds = client.time()
         app.send_task(CHECK_SERVER, ("busy", seconds + microseconds / 1e6))
         try:
-            found = wait_until(lambda: read_health(client, ["busy"])["busy"].check, "it is answered", timeout_s=2)
-            assert (found.queue_wait_s or 0) < 1
+            found = wait_until(lambda: read_health(client, ["busy"])["busy"].check, "it is answered", timeout_s=4)
+            assert (found.queue_wait_s or 0) < 3
         finally:
             for each in pending:
                 each.cancel()

@@ -91,7 +91,7 @@ def test_a_call_that_never_began_may_be_made_again(worker: Worker, tmp_path: Pat
     call = ToolCall(id="1", name="unserved.add", arguments={"key": "late"}, idempotency_key="k5")
     with pytest.MonkeyPatch.context() as patch, redis.Redis.from_url(redis_url) as client:
         patch.setenv("TARSY_MCP_CONFIG", str(path))
-        tools = ToolExecutor(timeout_s=0.5)
+        tools = ToolExecutor(timeout_s=3)
         before = set(client.keys(f"{keys.IDEMPOTENCY}*"))
         assert tools.execute(call).error_code is ErrorCode.NO_WORKER
         assert set(client.keys(f"{keys.IDEMPOTENCY}*")) == before, "the key is free again"
@@ -100,10 +100,10 @@ def test_a_call_that_never_began_may_be_made_again(worker: Worker, tmp_path: Pat
 def test_an_agent_with_less_time_does_not_end_the_shared_call(
     worker: Worker, tools: ToolExecutor, ledger: Ledger
 ) -> None:
-    call = ToolCall(id="1", name="desk.look", arguments={"key": "patient", "wait_s": 2}, idempotency_key="k6")
+    call = ToolCall(id="1", name="desk.look", arguments={"key": "patient", "wait_s": 6}, idempotency_key="k6")
     patient = tools.submit(call)
     wait_until(lambda: ledger.runs()["patient"] == 1, "the call runs")
-    hasty = ToolExecutor(timeout_s=0.5, agent_id="one").execute(call)
+    hasty = ToolExecutor(timeout_s=2, agent_id="one").execute(call)
     assert (hasty.outcome, hasty.error_code) == (Outcome.TIMEOUT, ErrorCode.NO_ANSWER)
     leaving = ToolExecutor(timeout_s=20, agent_id="one").submit(call)
     leaving.cancel()
@@ -119,7 +119,8 @@ def test_a_patient_agent_learns_that_a_withdrawn_call_never_ran(worker: Worker, 
     call = ToolCall(id="1", name="unserved.add", arguments={"key": "shared"}, idempotency_key="k7")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TARSY_MCP_CONFIG", str(path))
-        hasty, patient = (ToolExecutor(timeout_s=seconds).submit(call) for seconds in (0.5, 2))
+        executors = [ToolExecutor(timeout_s=seconds) for seconds in (3, 5)]
+        hasty, patient = (each.submit(call) for each in executors)
         assert hasty.id == patient.id
         assert hasty.result().error_code is ErrorCode.NO_WORKER
         result = patient.result()

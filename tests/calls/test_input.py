@@ -35,7 +35,7 @@ from tests.servers import curious
 def worker(start_worker: StartWorker, ledger: Ledger) -> Worker:
     servers = {
         "shop": curious_server(ledger),
-        "hasty": curious_server(ledger, elicitation={"expires_s": 2}),
+        "hasty": curious_server(ledger, elicitation={"expires_s": 5}),
         "guarded": curious_server(ledger, approval="always"),
     }
     return start_worker(servers, settings=SHORT_LEASE, arguments=["-c", "2"])

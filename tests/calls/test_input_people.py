@@ -58,7 +58,7 @@ def test_people_answer_on_the_command_line(worker: Worker, tools: ToolExecutor, 
     digest = json.loads(run_cli(worker, "answer", survey.id, "--json"))["digest"]
     assert digest in run_cli(worker, "answer", survey.id)
     run_cli(worker, "answer", survey.id, "name.name=Ann", "age.age=3", "--digest", digest)
-    assert survey.questions()
+    wait_until(lambda: asks_next(survey), "it hears of the next question", TIMEOUT_S)
     assert "something else now" in run_cli(worker, "answer", survey.id, "--decline", "--digest", digest, code=1)
     run_cli(worker, "answer", survey.id, "--decline")
     run_cli(worker, "answer", login.id, "--cancel")
@@ -109,11 +109,11 @@ def answer_first_round(pending: PendingCall) -> None:
         attached = other.attach(pending.id, "shop.survey")
         assert len(attached.questions()) == 2
         other.resume(attached, {"name": {"name": "Ann"}, "age": {"age": 4}})
+    wait_until(lambda: asks_next(pending), "it hears of the next question", TIMEOUT_S)
 
-    def asks_next() -> bool:
-        return pending.parked is not None and [each.name for each in pending.parked.questions] == ["sure"]
 
-    wait_until(asks_next, "it hears of the next question", TIMEOUT_S)
+def asks_next(survey: PendingCall) -> bool:
+    return survey.parked is not None and [each.name for each in survey.parked.questions] == ["sure"]
 
 
 def test_answers_are_for_the_questions_that_were_returned(tools: ToolExecutor) -> None:

@@ -231,8 +231,8 @@ def test_one_that_waits_too_long_keeps_no_call_alive(stage: str, ledger: Ledger,
     foreign = Celery("foreign", broker=redis_url, backend=redis_url, set_as_current=False)
     keys = [f"{does}-at-{stage}" for does in ("waits", "late", "keeps")]
     sent = [
-        foreign.send_task("tarsy.call_tool", ["desk", "look", {"key": key}, {"timeout_s": 1}], queue="mcp.desk")
-        for key in keys
+        foreign.send_task("tarsy.call_tool", ["desk", "look", {"key": key}, {"timeout_s": seconds}], queue="mcp.desk")
+        for key, seconds in zip(keys, (1, 1, 4), strict=True)
     ]
     waits, late, keeps = (ToolResult.model_validate(each.get(timeout=20)) for each in sent)
     for result in (waits, late):

@@ -45,7 +45,7 @@ def test_heavy_answers_delay_no_other_call(worker: Worker, kind: str) -> None:
         ) as agent:
             beside_s: list[float] = []
             while agent.poll() is None:
-                beside_s.append(call_neighbour(tools))
+                beside_s.append(call_neighbour(tools, STALL_S))
             assert agent.stdout is not None
             assert agent.stdout.read().split() == ["tool_error" if kind == "too_many_values" else "ok"]
     assert max(beside_s) < STALL_S

@@ -87,7 +87,7 @@ def test_functions_that_do_not_return_end_at_the_limit(tools: ToolExecutor, tmp_
     blocked, hung, fine = tools.execute_many(calls)
     assert [blocked.error_code, hung.error_code] == [ErrorCode.CALL_TIMEOUT] * 2
     assert fine.content == "[1, 2]"
-    assert began.exists()
+    wait_until(began.exists, "it has begun")
     wait_until(cancelled.exists, "what is awaited is cancelled")
     open_gate(gate)
 

@@ -133,7 +133,7 @@ def test_the_server_cancels_a_task_too_many(
     assert "as many calls of its agent wait already as may" in result.content
     task = server.task_of("crowded")
     assert task is not None
-    assert task.cancels == 1
+    wait_until(lambda: task.cancels == 1, "it is cancelled")
 
 
 @pytest.mark.parametrize("name", ["desk.add", "yard.build", "shop.order"])

@@ -51,13 +51,14 @@ def test_a_call_wakes_no_thread_of_the_pool(worker: Worker) -> None:
 def test_what_runs_is_listed_and_can_be_revoked(worker: Worker, operator: Any) -> None:
     tools = ToolExecutor(timeout_s=20)
     pending = tools.submit("recorder.hold", {"name": "revoked", "seconds": 20})
+    inspect = operator.control.inspect(timeout=20, limit=1)
 
     def active() -> list[dict[str, Any]]:
-        return [task for tasks in (operator.control.inspect().active() or {}).values() for task in tasks]
+        return [task for tasks in inspect.active().values() for task in tasks]
 
     (listed,) = wait_until(active, "the call is listed")
     assert (listed["id"], listed["args"], listed["acknowledged"]) == (pending.id, "recorder.hold", False)
-    (found,) = operator.control.inspect().query_task(pending.id).values()
+    (found,) = inspect.query_task(pending.id).values()
     assert found[pending.id][0] == "active"
     operator.control.revoke(pending.id, terminate=True)
     assert pending.result().outcome is Outcome.CANCELLED
@@ -75,7 +76,7 @@ def test_commands_are_answered_while_calls_come_and_go(worker: Worker, operator:
         while not is_over.is_set():
             results.extend(tools.execute_many([("desk.echo", {"text": "here"})] * 16))
 
-    held = tools.submit("recorder.hold", {"name": "held", "seconds": 30})
+    held = ToolExecutor(timeout_s=110).submit("recorder.hold", {"name": "held", "seconds": 110})
     with ThreadPoolExecutor() as threads:
         calling = [threads.submit(call) for _ in range(2)]
         try:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -74,9 +75,8 @@ def valkey() -> Iterator[redis.Redis]:
             yield client
 
 
-def kill_when_some_are_sent(client: redis.Redis) -> None:
+def kill_when_some_are_sent(client: redis.Redis, server: dict[str, Any]) -> None:
     """And when the agent has read the replies: the kernel throws away what is unread when the other side is killed."""
-    server = client.info("server")
     wait_until(lambda: client.llen("mcp.desk") >= 10, "some calls are sent")
     client.ping()  # the replies to them are written
     os.kill(server["process_id"], signal.SIGSTOP)
@@ -95,7 +95,7 @@ def has_unread_replies(port: int) -> bool:
 def test_calls_that_were_sent_keep_their_answers(
     call: Callable[[], list[ToolResult]], valkey: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    killing = threading.Thread(target=kill_when_some_are_sent, args=[valkey])
+    killing = threading.Thread(target=kill_when_some_are_sent, args=[valkey, valkey.info("server")])
     killing.start()
     with within_the_deadline():
         results = call()
@@ -116,4 +116,4 @@ def test_a_list_of_tools_keeps_its_deadline_while_redis_stalls(ask: Callable[[],
     valkey.execute_command("CLIENT", "PAUSE", int(DEADLINE_S * 750), "WRITE")
     started = time.monotonic()
     assert ask() == {"desk": "no worker answered within 4 s; check that a worker serves this server"}
-    assert time.monotonic() - started < DEADLINE_S * 1.4, "not the time for sending and the time for waiting"
+    assert time.monotonic() - started < DEADLINE_S * 1.7, "not the time for sending and the time for waiting"

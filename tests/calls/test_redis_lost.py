@@ -68,7 +68,7 @@ def test_a_worker_can_be_stopped_while_redis_is_frozen(tmp_path: Path) -> None:
             with environment_of(worker), ToolExecutor(timeout_s=30) as tools:
                 assert tools.list_tools()
                 for _ in range(3):
-                    tools.submit(ToolCall(id="1", name="desk.wait", arguments={"seconds": 2}))
+                    tools.submit(ToolCall(id="1", name="desk.wait", arguments={"seconds": 20}))
                 with redis.Redis.from_url(valkey.connection_url) as client:
                     server = client.info("server")["process_id"]
                     wait_until(lambda: client.zcard(keys.LEASES) == 3, "the worker has the calls")

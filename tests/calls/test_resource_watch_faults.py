@@ -104,7 +104,7 @@ def test_watches_survive_a_restart_of_redis(tmp_path: Path, *, keeps: bool) -> N
 def test_a_redis_that_is_full_begins_no_watch(tmp_path: Path) -> None:
     with Valkey() as valkey, Worker(tmp_path / "worker", boards(tmp_path), f"{valkey.connection_url}/0") as worker:
         worker.wait_until_ready()
-        with environment_of(worker), ToolExecutor(timeout_s=5) as tools, watching(tools) as watches:
+        with environment_of(worker), ToolExecutor(timeout_s=10) as tools, watching(tools) as watches:
             with redis.Redis.from_url(valkey.connection_url) as client:
                 client.config_set("maxmemory", "1")
                 with pytest.raises((BrokerUnavailable, OutcomeError), match="maxmemory"):

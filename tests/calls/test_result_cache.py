@@ -158,7 +158,7 @@ def test_audit_and_metrics_show_what_was_cached(tools: ToolExecutor, client: Any
 
 
 def test_all_who_ask_at_once_get_one_answer(tools: ToolExecutor, directory: Path, client: Any) -> None:
-    ask = ToolCall(name="shared.look", arguments={"key": "flight", "wait_s": 2})
+    ask = ToolCall(name="shared.look", arguments={"key": "flight", "wait_s": 5})
     found = [each.result() for each in [tools.submit(ask) for _ in range(8)]]
     assert [each.content for each in found] == ["flight"] * 8
     assert Ledger(directory / "shared").runs()["flight"] == 1

@@ -28,7 +28,7 @@ def worker(start_worker: StartWorker, http_port: int) -> Worker:
     command = {"command": sys.executable, "args": [misbehaving_stdio.__file__, "tells-secrets"]}
     return start_worker(
         {
-            "blab": {**command, "timeouts": BAD_TIMEOUTS},
+            "blab": {**command, "timeouts": BAD_TIMEOUTS | {"connect_s": 15, "call_s": 15}},
             "stillborn": {"command": sys.executable, "args": ["-c", f"raise SystemExit('password: {SECRET}')"]},
             **{
                 f"{moment}-{kind}": {

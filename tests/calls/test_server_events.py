@@ -117,7 +117,7 @@ def test_a_function_that_raises_is_called_again(
             return len(calls) > 1 and "connected" in calls
 
         wait_until(is_called_again, "it is called again", 40)
-    assert "`on_event` failed for connected of MCP server desk" in caplog.text
+    wait_until(lambda: "`on_event` failed for connected of MCP server desk" in caplog.text, "it is logged")
     assert deployment.workers[0].log
 
 
@@ -155,7 +155,7 @@ async def _hear(app: TarsyApp) -> list[str]:
 
 
 def test_asyncio_agents_hear_them_on_their_loop(deployment: Deployment, app: TarsyApp) -> None:
-    assert asyncio.run(_hear(app))[-1] == "connected"
+    assert "connected" in asyncio.run(_hear(app))
     assert deployment.workers[0].log
 
 

@@ -31,8 +31,8 @@ def tools(worker: Worker) -> Iterator[ToolExecutor]:
 
 
 def _listed(status: ServerStatus, state: ServerState) -> ServerStatus | None:
-    """A status in that state with its tools, which a worker writes a moment after the state."""
-    return status if status.state is state and status.tools else None
+    """A status in that state with all that is known then; a worker writes the tools a moment after the state."""
+    return status if status.state is state and status.tools and status.capabilities else None
 
 
 def test_a_connected_server_says_all_about_itself(tools: ToolExecutor, redis_url: str) -> None:

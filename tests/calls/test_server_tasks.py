@@ -22,7 +22,7 @@ def worker(start_worker: StartWorker, server: TasksServer) -> Worker:
     servers: dict[str, Any] = {
         "yard": {"url": server.url},
         "hasty": {"url": server.url, "timeouts": {"task_s": 1}},
-        "short": {"url": server.url, "timeouts": {"call_s": 1}},
+        "short": {"url": server.url, "timeouts": {"call_s": 4}},
     }
     return start_worker(servers, settings=SHORT_LEASE, arguments=["-c", "2"])
 
@@ -85,8 +85,8 @@ def test_status_messages_are_progress(tools: ToolExecutor, server: TasksServer, 
     pending = tools.submit("yard.build", {"key": "told"}, on_progress=lambda progress: heard.append(progress.message))
     task = wait_for_task(server, "told")
     for message in ("laying bricks", "password: hunter2-hunter2"):
-        task.said = {"status": "working", "statusMessage": message}
         count = len(heard)
+        task.said = {"status": "working", "statusMessage": message}
         wait_until(lambda count=count: len(heard) > count, f"the agent hears {message}", TIMEOUT_S)
     assert heard[0] == "laying bricks"
     assert "hunter2" not in heard[1]
@@ -150,6 +150,7 @@ def test_a_cancelled_call_cancels_its_task(tools: ToolExecutor, server: TasksSer
     pending.cancel()
     result = pending.result()
     assert (result.outcome, result.error_code) == (Outcome.CANCELLED, ErrorCode.CANCELLED)
+    wait_until(lambda: task.cancels, "its task is cancelled")
     assert task.cancels == 1
     assert only_entry(table, pending.id).error_code == "CANCELLED"
 
@@ -159,6 +160,7 @@ def test_a_revoked_call_cancels_its_task(worker: Worker, server: TasksServer, ta
     task = wait_for_task(server, "revoked")
     revoke(worker, sent.id)
     wait_until(lambda: sent.state == "REVOKED", "Celery knows", TIMEOUT_S)
+    wait_until(lambda: task.cancels, "its task is cancelled")
     assert task.cancels == 1
     assert only_entry(table, sent.id).outcome == "cancelled"
 

@@ -95,14 +95,14 @@ def test_a_worker_that_is_lost_while_it_fetches_a_result(start: Start, server: T
 def test_a_worker_that_is_lost_once_a_call_is_woken(start: Start, server: TasksServer, table: Any) -> None:
     """Its time is over while there is no worker; its caller waits for its task for longer."""
     worker = start()
-    with build_tools(timeout_s=2) as tools:
+    with build_tools(timeout_s=5) as tools:
         pending = send(tools, 1)
         wait_for_parked(table, pending)
         kill(worker)
         complete_all(server)
         place = table.zrange(keys.PARKED, 0, 0)[0]
         table.zadd(keys.PARKED, {place: 1})  # as if it had been woken before
-        ended = table.time()[0] + 4
+        ended = table.time()[0] + 7
         wait_until(lambda: table.time()[0] > ended, "its time is over", TIMEOUT_S)
         start()
         check(pending, server)

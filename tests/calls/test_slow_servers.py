@@ -117,6 +117,7 @@ def test_a_server_that_is_busy_with_one_call_is_healthy(
     with ToolExecutor(timeout_s=30) as tools:
         assert tools.execute(ToolCall(id="1", name="serial.echo", arguments={"text": "a"})).outcome is Outcome.OK
         pending = tools.submit(ToolCall(id="2", name="serial.act", arguments={"text": str(busy)}))
+        wait_until(lambda: client.hget(keys.call_marker(pending.id), "mark") == b"begun", "it runs")
         app.send_task(CHECK_SERVER, ("serial",))
         worker.wait_for_log("MCP server serial did not list its tools within 1 s: it is busy with 1 calls")
         found = wait_until(lambda: read_health(client, ["serial"])["serial"].check, "the check is answered")

@@ -24,7 +24,7 @@ def _ended(worker: Worker) -> int:
     """The exit code of a worker that ends by itself, leaving no process behind."""
     children = worker.children()
     code = worker.process.wait(40)
-    wait_until(lambda: not any(map(is_alive, children)), "no child is left", timeout_s=2)
+    wait_until(lambda: not any(map(is_alive, children)), "no child is left", timeout_s=5)
     return code
 
 

@@ -124,13 +124,13 @@ def test_an_agent_that_no_longer_waits_cancels_its_summary(worker: Worker) -> No
 def test_a_summary_takes_time_of_its_own(worker: Worker) -> None:
     """A call that is answered just before its deadline is summarized all the same."""
     released = threading.Event()
-    deadline = threading.Timer(2.5, released.set)
+    deadline = threading.Timer(5.5, released.set)
 
     def wait(*_: Any) -> str:
         released.wait()
         return "late"
 
-    with ToolExecutor(timeout_s=2, summarizer=Summarizer(wait)) as tools:
+    with ToolExecutor(timeout_s=5, summarizer=Summarizer(wait)) as tools:
         pending = tools.submit("low.report", {"lines": 20})
         deadline.start()
         assert pending.result().content.endswith("\nlate")

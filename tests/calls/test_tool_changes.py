@@ -91,7 +91,7 @@ def answer_on_terminal(worker: Worker, answer: str, *words: str) -> tuple[str, i
     with suppress(OSError):  # the end of a terminal
         while piece := os.read(ours, 1000):
             said += piece
-            if piece.endswith(b"[y/N]: "):
+            if said.endswith(b"[y/N]: "):
                 os.write(ours, f"{answer}\n".encode())
     os.close(ours)
     return said.decode(), process.wait(60)

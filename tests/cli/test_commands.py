@@ -50,7 +50,7 @@ def test_call_takes_a_json_object_and_prints_json(worker: Worker) -> None:
         (["call", "desk.order", "item=unicorn", "count=1"], 1, "sold out"),
         (["call", "desk.order", "item=lamp"], 1, "count"),
         (["call", "nowhere.echo"], 1, "desk"),
-        (["call", "desk.wait", "seconds=20", "--timeout", "3"], 4, "may have run"),
+        (["call", "desk.wait", "seconds=20", "--timeout", "8"], 4, "may have run"),
         (["tools", "list", "nowhere"], 2, "desk"),
         (["tools", "search", "zebra"], 1, "no tools"),
         (["tools", "search", "zebra", "--limit", "0"], 2, "--limit"),

@@ -16,7 +16,7 @@ from tarsy_tasks.broker import keys
 from tarsy_tasks.telemetry.health_records import HealthRecord
 from tests.cli.commands import TARSY_TASKS
 from tests.cli.terminal import Terminal
-from tests.processes import ServiceProcess, wait_until
+from tests.processes import ServiceProcess, read_command, wait_until
 from tests.redis_users import url_of
 from tests.valkey import Valkey
 
@@ -41,7 +41,9 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 def valkey_of(environment: dict[str, str]) -> psutil.Process:
     port = environment["TARSY_REDIS_URL"].rpartition(":")[2].partition("/")[0]
-    (found,) = [each for each in psutil.Process().children(recursive=True) if f":{port}" in " ".join(each.cmdline())]
+    (found,) = [
+        each for each in psutil.Process().children(recursive=True) if f":{port}" in " ".join(read_command(each))
+    ]
     return found
 
 
@@ -50,7 +52,7 @@ def test_a_terminal_shows_no_health_while_redis_does_not_answer(environment: dic
     with closing(watch):
         wait_until(lambda: "unhealthy" in watch.text, "the table")
         day = time.strftime("%Y-%m-%d", time.localtime(time.time() - 2 * DAY_S))
-        assert day in watch.text, "what was not today has a date"
+        wait_until(lambda: day in watch.text, "what was not today has a date")
         valkey = valkey_of(environment)
         valkey.suspend()
         try:

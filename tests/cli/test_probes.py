@@ -194,7 +194,7 @@ def test_without_redis_the_fleet_is_unknown(worker: Worker) -> None:
 
 def test_a_stopping_worker_is_alive_but_not_ready(worker: Worker, run_dir: Path) -> None:
     with ToolExecutor(timeout_s=30) as tools:
-        pending = tools.submit(ToolCall(id="1", name="desk.wait", arguments={"seconds": 8}))
+        pending = tools.submit(ToolCall(id="1", name="desk.wait", arguments={"seconds": 15}))
         worker.wait_for_log("stdio")
         wait_until(lambda: "desk.wait" in _active(worker), "the call runs")
         worker.process.send_signal(signal.SIGTERM)

@@ -305,7 +305,7 @@ def test_it_ends_when_a_process_ends(tmp_path: Path) -> None:
 
 def _status(url: str | Request) -> int | None:
     try:
-        with build_opener(HTTPCookieProcessor()).open(url, timeout=2) as response:
+        with build_opener(HTTPCookieProcessor()).open(url, timeout=30) as response:
             return response.status
     except HTTPError as error:
         return error.code

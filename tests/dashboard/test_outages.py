@@ -13,6 +13,7 @@ import redis
 from tarsy_tasks.broker import keys
 from tarsy_tasks.dashboard.recent_calls import KEPT
 from tarsy_tasks.telemetry.audit import AuditEntry
+from tests.chaos.faults import frozen
 from tests.chromium import Browser, Page
 from tests.dashboard.conftest import StartFlower, wait_on
 from tests.dashboard.records import FleetServer, write_calls, write_fleet, write_health
@@ -121,12 +122,12 @@ def test_pages_survive_an_outage_of_redis(flower: Flower, valkey: StoppableValke
 
 def test_no_request_waits_for_a_hanging_redis(flower: Flower, valkey: StoppableValkey, open_page: OpenPage) -> None:
     page = open_page(f"{flower.url}/mcp")
-    valkey.client.execute_command("CLIENT", "PAUSE", 6000, "ALL")
-    wait_on(page, page.locator("#mcp-outage").count, "the notice")
-    paths = ["servers", "servers/desk", "calls", "calls/x"]
-    assert [data(f"{flower.url}/mcp/api/{path}")[0] for path in paths] == [503] * len(paths), "no request waits for it"
-    page.goto(f"{flower.url}/workers")
-    page.get_by_text("Cluster overview").wait_for()
+    with frozen(valkey.client.info("server")["process_id"]):
+        wait_on(page, page.locator("#mcp-outage").count, "the notice")
+        paths = ["servers", "servers/desk", "calls", "calls/x"]
+        assert [data(f"{flower.url}/mcp/api/{path}")[0] for path in paths] == [503] * len(paths), "none waits for it"
+        page.goto(f"{flower.url}/workers")
+        page.get_by_text("Cluster overview").wait_for()
 
 
 def test_without_workers_the_pages_say_so(flower: Flower, valkey: StoppableValkey, open_page: OpenPage) -> None:
@@ -165,6 +166,8 @@ def test_unreadable_data_of_a_server_hides_no_other_server(
     def problem(server: str) -> str:
         return " ".join(page.locator(f"#server-{server} .mcp-problem").all_inner_texts())
 
+    # What is shown first may have been read while this was written.
+    wait_on(page, lambda: "its list of tools cannot be read" in problem("tools"), "the last damage is shown")
     assert problem("fine") == ""
     assert "the record of worker worker@alpha cannot be read" in problem("health")
     assert "2 metrics of the last hour cannot be read" in problem("minute")

@@ -183,7 +183,7 @@ def test_buttons_reconnect_a_server_and_refresh_its_tools(flower: Flower, open_p
     opened = page.locator(".mcp-sessions [data-label=Sessions]")
     before = int(opened.inner_text().split()[0])
     page.get_by_role("button", name="Refresh tools").click()
-    page.locator(".toast", has_text="listed the tools").wait_for()
+    page.locator(".toast", has_text=re.compile("listed the tools|in progress")).wait_for()
     page.get_by_role("button", name="Reconnect").click()
     page.locator(".toast", has_text=re.compile("opened a new session|in progress")).wait_for()
     wait_on(page, lambda: int(opened.inner_text().split()[0]) > before, "the new session is counted")
@@ -335,7 +335,7 @@ def test_a_changed_tool_runs_once_it_is_approved_here(flower: Flower, lists: Pat
         page = open_page(f"{flower.url}/mcp/servers/pinned")
         page.on("dialog", lambda dialog: dialog.accept())
         page.get_by_role("button", name="Refresh tools").click()
-        page.locator(".toast", has_text="listed the tools").wait_for()
+        page.locator(".toast", has_text=re.compile("listed the tools|in progress")).wait_for()
         page.locator("#change-act > summary").click(timeout=30_000)
         shown = page.locator("#change-act .mcp-added").first
         assert "acts <b>and sends a copy to me</b>" in shown.inner_text()

@@ -7,11 +7,13 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import pytest
+import redis
 
 from tarsy_tasks import ErrorCode, Outcome, ToolCall, ToolExecutor
+from tarsy_tasks.broker import keys
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
-from tests.processes import ServiceProcess, Worker, free_port, listening
+from tests.processes import ServiceProcess, Worker, free_port, listening, wait_until
 from tests.servers import either_era
 
 HTTP_SERVERS = {"http-new": [], "http-old": ["--handshake"]}
@@ -42,7 +44,7 @@ def worker(start_worker: StartWorker, ports: dict[str, int], tmp_path_factory: p
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_a_tool_that_a_server_adds_can_be_called(worker: Worker, server: str) -> None:
+def test_a_tool_that_a_server_adds_can_be_called(worker: Worker, server: str, redis_url: str) -> None:
     tools = ToolExecutor(timeout_s=20)
 
     def call(tool: str) -> tuple[Outcome, ErrorCode | None]:
@@ -50,6 +52,8 @@ def test_a_tool_that_a_server_adds_can_be_called(worker: Worker, server: str) ->
         return result.outcome, result.error_code
 
     assert call("grown") == (Outcome.REJECTED, ErrorCode.UNKNOWN_TOOL)
+    with redis.Redis.from_url(redis_url) as client:
+        wait_until(lambda: client.hexists(keys.tools_key(server), "listing"), "its first list is written")
     assert call("grow") == (Outcome.OK, None)
     worker.wait_for_log(f"MCP server {server} changed its tools")
     assert call("grown") == (Outcome.OK, None)

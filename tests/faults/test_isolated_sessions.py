@@ -28,7 +28,7 @@ def workers(start_worker: StartWorker, directory: Path, witness_url: str) -> lis
 
     servers = {
         "desk": desk("desk"),
-        "brief": desk("brief", idle_s=1),
+        "brief": desk("brief", idle_s=4),
         "again": desk("again", restart=True),
         "few": desk("few", max_per_worker=1),
         "http": {"url": f"{witness_url}/{HTTP_PATH}", "isolated": {"max_per_worker": MANY, "max_per_agent": MANY}},
@@ -142,7 +142,7 @@ def test_nothing_is_left_of_a_run_that_nobody_closes(workers: list[Worker], dire
     )
     told = tools.execute("brief.count")
     assert (told.error_code, told.outcome) == (ErrorCode.SESSION_LOST, Outcome.UNKNOWN)
-    assert "closed after 1 s without a call" in told.content
+    assert "closed after 4 s without a call" in told.content
     assert count(tools, "brief") == 1
     tools.close()
     wait_until(lambda: not claims(store), "the session is closed")
@@ -165,7 +165,7 @@ def test_a_run_that_finds_no_room_waits_and_is_told() -> None:
     full = [ToolExecutor(["few"], session="run") for _ in range(2)]
     assert [count(tools, "few") for tools in full] == [1, 1]
     assert [count(tools, "few") for tools in full] == [2, 2]
-    with ToolExecutor(session="run", timeout_s=2) as hasty, ToolExecutor(session="run") as patient:
+    with ToolExecutor(session="run", timeout_s=5) as hasty, ToolExecutor(session="run") as patient:
         told = hasty.execute("few.count")
         assert (told.error_code, told.outcome) == (ErrorCode.TOO_MANY_SESSIONS, Outcome.UNAVAILABLE)
         waiting = patient.submit("few.count")

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from tarsy_tasks import Outcome, ToolCall, ToolExecutor
+from tests.chaos.faults import frozen
 from tests.conftest import StartWorker
 from tests.faults.ledger import IN_FLIGHT, Ledger, check_answers, submit_calls, wait_for_runs, witness
 from tests.processes import Worker, is_alive, wait_until
@@ -80,8 +81,9 @@ def test_a_stopped_server_is_replaced(
     running = submit_calls(tools, fault.server, [f"held{number}" for number in range(HALF)])
     wait_for_runs(ledger, HALF)
     stopped = server_process(worker, ledger)
-    stopped.send_signal(fault.signal)
-    unread = submit_calls(tools, fault.server, [f"unread{number}" for number in range(HALF)])
+    with frozen(worker.pid):  # they are written as soon as it goes on, before it notices
+        unread = submit_calls(tools, fault.server, [f"unread{number}" for number in range(HALF)])
+        stopped.send_signal(fault.signal)
     results = [call.result() for call in [*running, *unread]]
     # The worker cannot know that the server read nothing of what was written to it.
     check_answers(results, ledger, lost=[result.call_id for result in results if result.name.endswith(".add")])

@@ -86,7 +86,9 @@ def inspect_worker(url: str, name: str, task_ids: Iterable[str] = ()) -> Seen:
         inspect = app.control.inspect([name], timeout=10, limit=1)
         answers: dict[str, Any] = {what: getattr(inspect, what)() for what in _INSPECTED}
         answers["query_task"] = inspect.query_task(*task_ids)
-        answers["mcp_sessions"] = app.control.broadcast("mcp_sessions", destination=[name], reply=True, limit=1)
+        answers["mcp_sessions"] = app.control.broadcast(
+            "mcp_sessions", destination=[name], reply=True, limit=1, timeout=10
+        )
     return {f"inspect {what}": repr(answer).encode() for what, answer in answers.items()}
 
 

@@ -4,7 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -93,4 +93,5 @@ def stopped(*workers: Worker) -> Iterator[None]:
         yield
     finally:
         for worker in workers:
-            os.kill(worker.pid, signal.SIGCONT)
+            with suppress(ProcessLookupError):  # it may have been killed since
+                os.kill(worker.pid, signal.SIGCONT)

@@ -51,7 +51,7 @@ SECRETS |= {name: plant(name) for name in ("access token", "secret of a webhook"
 SECRETS["broker"] = password_of("worker")
 OPEN = "of the server that is not masked"
 SHORT_LEASE = 'broker_transport_options = {"visibility_timeout": 2}\n'
-QUICK = {"connect_s": 3, "recreate_s": 0.5, "call_s": 20}
+QUICK = {"connect_s": 15, "recreate_s": 0.5, "call_s": 20}
 PATTERNS = {"groups": ["email"], "patterns": ["door-code[ _]([a-z0-9]+)"]}
 NODE = f"w0@{os.uname().nodename}"
 SERVED = ("desk", "web", "old", "open", "custom", "broken", "stillborn")

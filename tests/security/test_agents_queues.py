@@ -73,7 +73,7 @@ def call(app: TarsyApp, timeout_s: float = 30) -> str:
 def most_at_once(admin: Any, app: TarsyApp) -> int:
     """How many calls of an agent run at most, of several that are sent together."""
     with ToolExecutor(["desk"], timeout_s=60, app=app) as tools:
-        calls = [tools.submit("desk.wait", {"seconds": 0.2, "steps": 1}) for _ in range(8)]
+        calls = [tools.submit("desk.wait", {"seconds": 1, "steps": 1}) for _ in range(8)]
         found = 0
 
         def is_over() -> bool:
@@ -140,7 +140,7 @@ def test_a_worker_that_leaves_agents_unserved_says_so(apps: dict[str, TarsyApp],
         "mcp.shop": None,
         "mcp.shop.check": "none",
     }
-    with ToolExecutor(["shop"], timeout_s=1, app=apps["sre"]) as tools:
+    with ToolExecutor(["shop"], timeout_s=3, app=apps["sre"]) as tools:
         assert tools.execute("shop.echo", {"text": "x"}).error_code is ErrorCode.NOT_STARTED
     with ToolExecutor(["shop"], timeout_s=40, app=apps["sre"]) as tools:
         waiting = tools.submit("shop.echo", {"text": "x"})

@@ -203,7 +203,7 @@ def test_scripts_of_an_agent_change_no_others(apps: dict[str, TarsyApp], connect
 def test_an_id_is_no_way_into_the_queue_of_another(apps: dict[str, TarsyApp], connect: Connect, ledger: Ledger) -> None:
     admin, dev = connect("admin"), connect("dev")
     sent = apps["sre"].send_task(
-        "tarsy.call_tool", ["vault", "add", {"key": "mine"}, {}], queue=keys.agent_queue("vault", "sre"), countdown=3
+        "tarsy.call_tool", ["vault", "add", {"key": "mine"}, {}], queue=keys.agent_queue("vault", "sre"), countdown=60
     )
     delayed = f"{keys.agent_queue('vault', 'sre')}\n{sent.id}"
     wait_until(lambda: admin.zscore(keys.DELAYED, delayed), "it waits for its time", TIMEOUT_S)

@@ -100,8 +100,8 @@ def test_each_agent_has_what_the_provider_says(
     # A new credential gets a new session.
     renewed = know("provided to sre, later", "key-sre-provided-later-0123")
     server.tokens.add(renewed)
-    (vault / "vault.json").write_text(json.dumps({**TOKENS, "sre": renewed}))
     opened = server.opened["sre"]
+    (vault / "vault.json").write_text(json.dumps({**TOKENS, "sre": renewed}))
     wait_until(lambda: agents["sre"].execute("web.whoami") and server.opened["sre"] > opened, "it is used")
     assert server.crossed == []
     assert not find_leaks(worker.log)

@@ -67,7 +67,7 @@ def admin(valkey: Valkey, apps: dict[str, TarsyApp]) -> Iterator[Any]:
         if counted:
             client.delete(*counted)
         yield client
-        assert not [key for key in client.keys("tarsy:limit:*") if client.ttl(key) < 0]
+        assert not [key for key in client.keys("tarsy:limit:*") if client.ttl(key) == -1]
         assert not client.acl_log()
 
 
@@ -132,6 +132,7 @@ def test_both_doors_count_once(apps: dict[str, TarsyApp], admin: Any) -> None:
 
 
 def test_calls_over_a_rate_wait_in_their_queue(apps: dict[str, TarsyApp], admin: Any) -> None:
+    seconds, microseconds = admin.time()
     with ThreadPoolExecutor() as threads:
         dev = threads.submit(call_many, apps["dev"], "vault.echo", HELLO, 30)
         ops = threads.submit(call_many, apps["ops"], "vault.echo", HELLO, 2)
@@ -139,7 +140,8 @@ def test_calls_over_a_rate_wait_in_their_queue(apps: dict[str, TarsyApp], admin:
     assert codes(ops.result()) == ["ok"] * 2
     times = sent_at(admin, dev.result())
     # After the burst one each 50 ms; workers know the time of Redis to some milliseconds.
-    assert all(at - times[0] >= (n - 4) * 0.05 - 0.04 for n, at in enumerate(times))
+    first = seconds + microseconds / 1e6  # or before: the worker of the first call may have been slow to send it
+    assert all(at - first >= (n - 4) * 0.05 - 0.04 for n, at in enumerate(times))
 
 
 def test_calls_that_wait_are_withdrawn_with_their_agent(apps: dict[str, TarsyApp], admin: Any) -> None:
@@ -174,7 +176,7 @@ def test_no_more_run_at_once_than_may_in_all_workers(apps: dict[str, TarsyApp], 
 
 def test_what_a_killed_worker_held_is_free_again(apps: dict[str, TarsyApp], workers: list[Worker], admin: Any) -> None:
     with ToolExecutor(timeout_s=60, app=apps["ops"]) as tools:
-        held = tools.submit("vault.wait", {"seconds": 2.5})
+        held = tools.submit("vault.wait", {"seconds": 6})
         running = wait_until(lambda: admin.hget(keys.call_marker(held.id), "owner"), "it runs")
         assert tools.execute("vault.wait", {"seconds": 0}).error_code is ErrorCode.RATE_LIMITED
         owner = next(each for each in workers if running.decode().startswith(f"{instance_of(each)}@"))

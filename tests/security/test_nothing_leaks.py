@@ -173,7 +173,8 @@ def story(
         call_as_models_do(tools, story, redis_url, worker)
         send_as_strangers_do(redis_url)
         story.results["lost"] = lost.result()
-        deadly = send(tools, "doomed.tell", how="worker's death", note=f"door-code {SECRETS['poison']}")
+        patient = stack.enter_context(ToolExecutor(timeout_s=120, agent_id="sre", run_id="r7"))
+        deadly = send(patient, "doomed.tell", how="worker's death", note=f"door-code {SECRETS['poison']}")
         for _ in range(QUARANTINE_FROM_DELIVERY):
             wait_until(lambda: doomed.workers[-1].process.poll() is not None, "the call kills its worker", 40)
             doomed.start()
