@@ -50,8 +50,7 @@ class RedirectPage:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        await self._server.wait_closed()
+        self._server.close()  # its connections end with the loop; from Python 3.12 on, `wait_closed` waits for them
 
     @property
     def address(self) -> str:
@@ -67,7 +66,10 @@ class RedirectPage:
         return await asyncio.wait_for(self._answer, timeout_s)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, ValueError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        # A browser may keep another connection open until the loop ends, and Python 3.11 logs a traceback for a handler
+        # that is cancelled.
+        ends = (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
+        with suppress(*ends, asyncio.CancelledError):
             async with asyncio.timeout(_READ_S):
                 head = await reader.readuntil(b"\r\n\r\n")
             method, target, _ = head.split(b"\r\n", 1)[0].decode("ascii").split(" ")
