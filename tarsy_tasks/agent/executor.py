@@ -224,7 +224,7 @@ class ToolExecutor(BaseExecutor):
 
     def tool_info(self, name: str) -> ToolInfo:
         """What is known of a tool, by any form of its name: definition, status of its server, and whether a call would
-        be permitted. One round trip to Redis, and no worker is asked; what none has written yet is as last listed.
+        be permitted. One round trip to Redis; no worker is asked. What Redis does not have yet is as last listed.
 
         Raises:
             ToolNameError: There is no such tool; the text lists what there is, closest first.

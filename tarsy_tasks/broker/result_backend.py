@@ -167,7 +167,7 @@ class ResultBackend(RedisBackend):
             self._set_with_state(key, value, state)
             return
         if not self._is_the_broker:
-            self.ensure(self._store_elsewhere, (call, value, large))
+            self.ensure(self._store_elsewhere, (call, key, value, large))
             return
         entry = call.record.write(state, result, len(value)) if call.record is not None else None
         answer = (call, key, value, self.expires, entry)
@@ -177,7 +177,7 @@ class ResultBackend(RedisBackend):
             self.ensure(self._deliveries.answer_large, (*answer, large))
         call.answered = True
 
-    def _store_elsewhere(self, call: Delivery, value: str, large: LargeWrite | None) -> None:
+    def _store_elsewhere(self, call: Delivery, key: str, value: str, large: LargeWrite | None) -> None:
         try:
             if not self._deliveries_of_broker.may_answer(call):
                 return
@@ -186,7 +186,7 @@ class ResultBackend(RedisBackend):
         if large is not None:
             large.keep(self._exchange, self.expires)
         channel = keys.reply_channel(call.tag, keys.agent_of_queue(call.queue))
-        store_answer.run(self._exchange, tag=call.tag, result=value, ttl_s=self.expires or 0, channel=channel)
+        store_answer.run(self._exchange, key=key, result=value, ttl_s=self.expires or 0, channel=channel)
 
     def _store_unless_known(self, task_id: str, queue: str, key: str, value: str) -> None:
         """For a message of a bound agent, which names the ids of what follows it: no answer of another call may be

@@ -13,8 +13,8 @@ from typing import Any
 from tarsy_tasks.broker import keys
 from tarsy_tasks.broker.parked_calls import Parking
 from tarsy_tasks.broker.parked_waking import KEPT_S
-from tarsy_tasks.broker.script import NOW, constants, script
-from tarsy_tasks.broker.steps import KEYS
+from tarsy_tasks.broker.script import NOW, Key, constants, script
+from tarsy_tasks.broker.steps import KEYS, STORE
 
 __all__ = ["announce", "forget_state", "store_answer", "store_state"]
 
@@ -27,17 +27,13 @@ _IS_PARKED = r"""
 
 @script(
     """
-    local stored = redis.pcall('GETRANGE', stored_result, 0, 30)
+    local stored = redis.pcall('GETRANGE', key, 0, 30)  -- an error if it is of another type, which is replaced
     if type(stored) == 'string' and string.find(stored, '"status": "SUCCESS"', 1, true) then return end
-    redis.call('SET', stored_result, result)
-    if ttl_s > 0 then redis.call('EXPIRE', stored_result, ttl_s) end
-    redis.call('PUBLISH', stored_result, result)
-    redis.call('PUBLISH', channel, result)
     """,
-    known=KEYS,
+    STORE,
     grows=True,
 )
-def store_answer(*, tag: str, result: str, ttl_s: int, channel: str) -> None: ...
+def store_answer(*, key: Key, result: str, ttl_s: int, channel: str) -> None: ...
 
 
 @script(

@@ -150,13 +150,19 @@ ANSWER_CHECK = (
     """
 )
 """In Lua, whether an answer is to be stored: the call is over in any case."""
-ANSWER_STORE = """
+STORE = """
     if ttl_s > 0 then redis.call('SET', key, result, 'EX', ttl_s) else redis.call('SET', key, result) end
     redis.call('PUBLISH', key, result)
     redis.call('PUBLISH', channel, result)
+    """
+"""In Lua, storing and announcing a result."""
+ANSWER_STORE = (
+    STORE
+    + """
     redis.call('HSET', marker, 'mark', 'answered')
     redis.call('EXPIRE', marker, is_leased and not resumed and ended_ttl_s or marker_ttl_s)
     """
+)
 """In Lua, storing an answer: what `answer` does next, before it writes the audit entry."""
 ANSWER_RECORD = """
     if not is_recorded_here then return {0, ''} end
@@ -196,17 +202,10 @@ def answer(
 def find_other_answerer(*, tag: str, owner: str, begins_as: str) -> bytes: ...
 
 
-_STORE = """
-    if ttl_s > 0 then redis.call('SET', key, result, 'EX', ttl_s) else redis.call('SET', key, result) end
-    redis.call('PUBLISH', key, result)
-    redis.call('PUBLISH', channel, result)
-    """
-
-
 # For what never became a message, because what should have sent it has failed. Nothing may be known of it.
 @step(
     "if redis.call('EXISTS', marker, key) > 0 or redis.call('HEXISTS', unacked, tag) == 1 then return end",
-    _STORE,
+    STORE,
 )
 def store_unless_known(*, tag: str, key: Key, result: str | bytes, ttl_s: int, channel: str) -> None: ...
 
@@ -254,7 +253,7 @@ def discard(*, tag: str, home: str, entry: str, limit: int) -> tuple[int, bytes]
 
 
 # For a dead letter, unless it has a result, or an operator has retried or dropped it.
-@step("if redis.call('EXISTS', dead_letter) == 0 or redis.call('EXISTS', key) == 1 then return end", _STORE)
+@step("if redis.call('EXISTS', dead_letter) == 0 or redis.call('EXISTS', key) == 1 then return end", STORE)
 def refuse(*, tag: str, key: Key, result: str | bytes, ttl_s: int, channel: str) -> None: ...
 
 

@@ -16,7 +16,7 @@ from tarsy_tasks.errors import BrokerUnavailable
 from tests.calls.deployment import DESK, Deployment
 from tests.conftest import StartWorker
 from tests.faults.ledger import Ledger, witness
-from tests.processes import wait_until
+from tests.processes import until, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -139,23 +139,19 @@ def test_what_was_ended_is_not_called(deployment: Deployment, app: TarsyApp) -> 
 
 async def _hear(app: TarsyApp) -> list[str]:
     heard: list[str] = []
-    changed = asyncio.Event()
 
     async def hear(event: ServerEvent) -> None:
         await asyncio.to_thread(heard.append, event.kind)
-        if event.kind == "connected":
-            changed.set()
 
     async with AsyncToolExecutor(["desk"], timeout_s=30) as tools:
         await tools.on_event(hear)
         await asyncio.to_thread(reconnect_desk, app)
-        async with asyncio.timeout(30):
-            await changed.wait()
+        await until(lambda: heard[-1:] == ["connected"], 30)
     return heard
 
 
 def test_asyncio_agents_hear_them_on_their_loop(deployment: Deployment, app: TarsyApp) -> None:
-    assert "connected" in asyncio.run(_hear(app))
+    assert asyncio.run(_hear(app))[-1] == "connected"
     assert deployment.workers[0].log
 
 
